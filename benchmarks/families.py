@@ -19,7 +19,7 @@ from benchmarks.scaling import SEARCH_SEEDS, TestGraph, savings, unsolved
 from gnn_training.console import markdown_table, print_tables
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import applications
-from gnn_training.data.applications import sharing
+from gnn_training.data.applications import conflict_graph
 from gnn_training.data.families import FAMILIES, Generator, Instance
 from gnn_training.graph import Graph
 from gnn_training.search.portfolio import compile_all
@@ -66,7 +66,7 @@ def open_shop(rng: Generator, n: int) -> Instance:
     """Tasks of one hour that need a machine, a job and sometimes a tool (Gonzalez and Sahni 1976)."""
     kinds = [rng.integers(max(2, round(n / rng.uniform(8, 40))), size=n) for _ in range(3)]
     kinds[2] = np.where(rng.random(n) < 0.7, kinds[2], np.arange(n) + n)
-    return Instance(sharing(np.concatenate([each[:, None] == np.unique(each) for each in kinds], axis=1)))
+    return Instance(conflict_graph(np.concatenate([each[:, None] == np.unique(each) for each in kinds], axis=1)))
 
 
 KEPT_OUT = {function.__name__: function for function in (latin_square, code_words, open_shop)}

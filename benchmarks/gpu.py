@@ -30,16 +30,16 @@ from torch.utils.benchmark import Timer
 from gnn_training import files, machine
 from gnn_training.console import as_text, markdown_table, set_up_logging
 from gnn_training.contract import SHIPPED_MODEL
-from gnn_training.data.packed import PackedGraphs, spread
+from gnn_training.data.packed import PackedGraphs, evenly_spaced
 from gnn_training.distributed import Runtime, in_group
 from gnn_training.errors import MachineError, UserError
-from gnn_training.network.network import first_weights
+from gnn_training.network.network import initial_rule
 from gnn_training.onnx_program.session import Model
 from gnn_training.processes import die_with_parent
 from gnn_training.ranks import launch
 from gnn_training.search.crossover import GENERATION
 from gnn_training.search.search_kernel import search_child
-from gnn_training.settings import PresetName, TrainSettings, of_preset
+from gnn_training.settings import PresetName, TrainSettings, from_preset
 from gnn_training.training.learner import prepare, searcher_for
 from gnn_training.training.loader import DeviceDataset
 from gnn_training.training.self_check import MIN_AGREEMENT, self_check
@@ -81,7 +81,7 @@ class Options:
     def training(self, **changes: Any) -> TrainSettings:
         """Settings of the preset."""
         preset = self.preset or ("single" if machine.num_gpus() else "cpu")
-        return of_preset(TrainSettings, preset, data=self.data).model_copy(update=changes)
+        return from_preset(TrainSettings, preset, data=self.data).model_copy(update=changes)
 
 
 def require_gpu() -> None:
@@ -151,7 +151,7 @@ def rounds_by_size(options: Options) -> Iterator[Row]:
         for device, dataset, search, searches in ways:
             batch = dataset.batch(np.full(searches, i), searches)
             batch = replace(batch, lower=torch.ones_like(batch.lower))  # so that no search ends early
-            weights = first_weights().expand(1, searches, -1).contiguous().to(device)
+            weights = initial_rule().expand(1, searches, -1).contiguous().to(device)
             search(weights, batch, 1)[0].tolist()  # compiles
             started = time.perf_counter()
             search(weights, batch, rounds)[0].tolist()  # waits for the GPU
@@ -175,7 +175,7 @@ def children_by_size(options: Options) -> Iterator[Row]:
         lists, n, k = data.graph(i).csr(), int(data.num_nodes[i]), max(2, 4 * int(data.dsatur_colors[i]) // 5)
         searcher = ChildSearcher([lists], device)
         crossover = BatchedCrossover(searcher, [lists], model.trained.crossover)
-        count = max(2, searcher.room([k]) // 2 * 2)
+        count = max(2, searcher.capacity([k]) // 2 * 2)
         graph, ks, starts = np.zeros(count, int), np.full(count, k), np.full((count, n), -1)
         seeds, rules = rng.integers(2**31, size=count), np.tile(model.rule, (count, 1))
         generation = partial(searcher, graph, ks, starts, seeds, rules)
@@ -201,7 +201,7 @@ def graphs_of_sizes(data: PackedGraphs) -> list[int]:
     """Places of training graphs of five sizes."""
     ids = data.indices("train")
     ids = ids[np.argsort(data.num_nodes[ids], kind="stable")]
-    return ids[spread(len(ids), NUM_SIZES)].tolist()
+    return ids[evenly_spaced(len(ids), NUM_SIZES)].tolist()
 
 
 def step_by_batch(options: Options) -> Iterator[Row]:

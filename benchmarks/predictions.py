@@ -22,8 +22,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from gnn_training import files
 from gnn_training.console import markdown_table, print_tables, set_up_logging
 from gnn_training.contract import CALL_ROUNDS, rounds_by_size
-from gnn_training.data.families import RECIPES, Recipe, draws
-from gnn_training.data.labels import Plan, label_all
+from gnn_training.data.families import RECIPES, Recipe, graph_specs
+from gnn_training.data.labels import LabelPlan, label_all
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.network.network import SAVED, PredictionNetwork
 from gnn_training.onnx_program.session import Model
@@ -104,11 +104,11 @@ def labelled(folder: Path, seed: int, graphs: int, sizes: tuple[int, int]) -> Pa
     recipe = Recipe(RECIPES["cpu"].counts, ((*sizes, 1.0),), MOVES)
     rule = Model().rule
     origin = {"graphs": graphs, "seed": seed, "sizes": [*sizes], "rule": rule.tolist()}
-    plan = Plan(
+    plan = LabelPlan(
         tuple(recipe.counts), MOVES, LABEL_SECONDS, seed, origin,
         rule=tuple(rule.tolist()), long_search_every=1,
     )  # fmt: skip
-    return label_all(draws(recipe, seed, graphs), folder, plan, workers=1)
+    return label_all(graph_specs(recipe, seed, graphs), folder, plan, workers=1)
 
 
 def trained(data: PackedGraphs, cell: Cell, options: Options) -> PredictionNetwork:

@@ -25,9 +25,9 @@ from matplotlib.figure import Figure
 
 from gnn_training import files
 from gnn_training.console import as_text, markdown_table, set_up_logging
-from gnn_training.data.families import Recipe, draws
-from gnn_training.data.labels import Plan, label_all
-from gnn_training.data.packed import PackedGraphs, spread
+from gnn_training.data.families import Recipe, graph_specs
+from gnn_training.data.labels import LabelPlan, label_all
+from gnn_training.data.packed import PackedGraphs, evenly_spaced
 from gnn_training.errors import UserError
 from gnn_training.files import lock_folder
 from gnn_training.graph import Graph, NeighbourLists
@@ -36,7 +36,7 @@ from gnn_training.network import rule
 from gnn_training.search.first_colorings import clique_size, first_coloring
 from gnn_training.search.portfolio import compile_all
 from gnn_training.search.search_kernel import SearchTask, search_graph
-from gnn_training.settings import TrainSettings, of_preset
+from gnn_training.settings import TrainSettings, from_preset
 from gnn_training.training import checkpoint
 from gnn_training.training.learner import LR_SCALINGS
 
@@ -151,7 +151,7 @@ def cells(options: Options) -> Iterator[Cell]:
 def run(cell: Cell, options: Options) -> None:
     """Train and score a cell."""
     folder, data = options.folder, training_graphs(options.folder, cell.most_nodes, options.graphs)
-    settings = of_preset(
+    settings = from_preset(
         TrainSettings, "cpu", data=data.folder, run=folder / str(cell) / "run", ranks=1,
         weights=None, searches=cell.multiple * ONE, rounds=cell.rounds, seed=cell.seed, validation_graphs=64,
         batch_size=BATCH * cell.ranks, learning_rate=RATE * LR_SCALINGS[cell.lr_scaling](cell.ranks),
@@ -169,8 +169,8 @@ def training_graphs(folder: Path, most_nodes: int, graphs: int) -> PackedGraphs:
     recipe = Recipe(MIXTURE, ((100, most_nodes, 1.0),), MOVES)
     origin = {"most_nodes": most_nodes, "graphs": graphs}
     place = folder / f"graphs-{most_nodes}"
-    plan = Plan(tuple(recipe.counts), MOVES, LABEL_SECONDS, 0, origin)
-    return label_all(draws(recipe, 0, graphs), place, plan, workers=1)
+    plan = LabelPlan(tuple(recipe.counts), MOVES, LABEL_SECONDS, 0, origin)
+    return label_all(graph_specs(recipe, 0, graphs), place, plan, workers=1)
 
 
 @cache
@@ -180,9 +180,9 @@ def test_graphs(of_size: int) -> list[TestGraph]:
     found = []
     for low, high in TEST_SIZES:
         recipe, kept = Recipe(dict.fromkeys(MIXTURE, 1), ((low, high, 1.0),), 0), []
-        for draw in draws(recipe, TEST_SEED, 2 * of_size):
+        for draw in graph_specs(recipe, TEST_SEED, 2 * of_size):
             kept += unsolved(draw.family, draw.instance().graph)
-        found += [kept[i] for i in spread(len(kept), of_size)]
+        found += [kept[i] for i in evenly_spaced(len(kept), of_size)]
     return found
 
 

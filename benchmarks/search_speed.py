@@ -19,7 +19,7 @@ import tyro
 from gnn_training import files, machine
 from gnn_training.console import as_text, markdown_table
 from gnn_training.graph import Graph, concatenated
-from gnn_training.network.network import first_weights
+from gnn_training.network.network import initial_rule
 from gnn_training.onnx_program import tensor_search
 from gnn_training.onnx_program.padded_graphs import pad
 from gnn_training.onnx_program.program import limits
@@ -64,7 +64,7 @@ def rounds_per_second(run: Callable[[int], object], seconds: float) -> float:
 
 def forms(num_nodes: int) -> dict[str, Callable[[int], object]]:
     """The search in its forms, in random graphs of so many nodes: functions of the number of rounds."""
-    rng, rule, model = np.random.default_rng(num_nodes), first_weights(), Model()
+    rng, rule, model = np.random.default_rng(num_nodes), initial_rule(), Model()
     graphs = [Graph.from_adjacency(rng.random((num_nodes, num_nodes)) < DENSITY) for _ in range(BATCH)]
     lists = [graph.csr() for graph in graphs]
     first = np.stack([kernels.dsatur(*each) for each in lists])

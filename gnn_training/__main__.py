@@ -185,7 +185,7 @@ def _some_flags(kind: Any, names: Iterable[str], **boxes: Any) -> Any:
 
 def _default(kind: Any, flags: Sequence[str]) -> dict[str, Any]:
     """The defaults of flags that differ from those of the settings, by --settings, --preset and the environment."""
-    from gnn_training.settings import of_preset
+    from gnn_training.settings import from_preset
 
     scan = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for flag in ("--preset", "--settings"):
@@ -196,7 +196,7 @@ def _default(kind: Any, flags: Sequence[str]) -> dict[str, Any]:
     values = read_json(Path(first.settings)) if first.settings else {}
     try:
         preset = first.preset or values.get("preset") or os.environ.get("GNN_TRAINING_PRESET", "cpu")
-        return {"default": of_preset(kind, str(preset), **values)}
+        return {"default": from_preset(kind, str(preset), **values)}
     except AttributeError as error:
         raise UserError(f"{first.settings}: is JSON, but no object of settings; see --dry-run") from error
     except UserError as error:

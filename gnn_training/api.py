@@ -14,7 +14,7 @@ from gnn_training.graph_objects import is_one_graph, named_graph
 from gnn_training.machine import num_cores, usable_threads
 from gnn_training.onnx_program.session import Model, cached_model
 from gnn_training.search.engine import Budget
-from gnn_training.search.gpus import chosen_gpus
+from gnn_training.search.gpu_workers import chosen_gpus
 from gnn_training.search.portfolio import compile_all
 from gnn_training.search.problem import Problem, Solution
 

@@ -92,18 +92,18 @@ def in_threads(function: Callable[[Any], Any], graphs: Sequence[Any], threads: i
     after Ctrl-C the searches that run end, too.
     """
     with ThreadPoolExecutor(threads) as pool, progress("coloring graphs", 0, len(graphs)) as advance:
-        is_told = False
+        added_interrupt = False
         try:
             for result in pool.map(function, graphs):
                 advance(1)
                 yield result
         except KeyboardInterrupt:
-            if is_told := not interrupts:
+            if added_interrupt := not interrupts:
                 interrupts.append(signal.SIGINT)
             raise
         finally:
             pool.shutdown(cancel_futures=True)
-            if is_told:
+            if added_interrupt:
                 interrupts.clear()
 
 

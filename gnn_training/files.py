@@ -17,7 +17,7 @@ from gnn_training.contract import SUMS_FILE
 from gnn_training.errors import StorageError, UserError
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-OWN_LIMIT = 1 << 28  # bytes of a file that this program writes; it writes a hundred times fewer
+MAX_FILE_BYTES = 1 << 28  # bytes of a file that this program writes; it writes a hundred times fewer
 Contents = dict[str, bytes]  # bytes of a file by its name
 JSON_LIMIT = 20_000_000  # bytes; the values of hostile JSON take 30 times as much memory
 
@@ -153,7 +153,7 @@ def checksums(contents: Contents) -> str:
     return "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in contents.items())
 
 
-def first_wrong(sums: bytes, contents: Contents, needed: Iterable[str]) -> str | None:
+def first_mismatch(sums: bytes, contents: Contents, needed: Iterable[str]) -> str | None:
     """The first name in a checksum file whose content is missing or differs, or that is needed and not in it; None if
     all are right.
     """
@@ -168,8 +168,8 @@ def first_wrong(sums: bytes, contents: Contents, needed: Iterable[str]) -> str |
 
 def read_checked(folder: Path, names: Iterable[str], hint: str) -> Contents:
     """Files of a folder, SUMS_FILE among them. UserError as `read_bytes`, and if one differs from its checksum."""
-    contents = {name: read_bytes(folder / name, OWN_LIMIT, hint) for name in (SUMS_FILE, *names)}
-    if name := first_wrong(contents[SUMS_FILE], contents, names):
+    contents = {name: read_bytes(folder / name, MAX_FILE_BYTES, hint) for name in (SUMS_FILE, *names)}
+    if name := first_mismatch(contents[SUMS_FILE], contents, names):
         raise UserError(f"{folder / name}: differs from its checksum in {SUMS_FILE}; {hint}")
     return contents
 
@@ -189,15 +189,15 @@ def write_archive(path: Path, contents: Contents, modified: int) -> None:
 
 def read_archive(path: Path) -> Contents:
     """Read the archive of a trained model. UserError if it cannot be read or is damaged by its own checksums."""
-    packed = io.BytesIO(read_bytes(path, OWN_LIMIT, "pack first"))
+    packed = io.BytesIO(read_bytes(path, MAX_FILE_BYTES, "pack first"))
     with damaged(path, "pack again"):
-        content = gzip.GzipFile(fileobj=packed).read(OWN_LIMIT + 1)  # to the end, where the checksum is
-        if len(content) > OWN_LIMIT:
-            raise ValueError(f"it unpacks to more than {OWN_LIMIT / 1e6:.0f} MB")
+        content = gzip.GzipFile(fileobj=packed).read(MAX_FILE_BYTES + 1)  # to the end, where the checksum is
+        if len(content) > MAX_FILE_BYTES:
+            raise ValueError(f"it unpacks to more than {MAX_FILE_BYTES / 1e6:.0f} MB")
         with tarfile.open(fileobj=io.BytesIO(content)) as tar:
             regular = (member for member in tar if member.isreg() and not member.issparse())  # as large as their bytes
             members = {Path(member.name).name: tar.extractfile(member) for member in regular}
             contents = {name: member.read() for name, member in members.items() if member}
-        if name := first_wrong(contents[SUMS_FILE], contents, contents.keys() - {SUMS_FILE}):
+        if name := first_mismatch(contents[SUMS_FILE], contents, contents.keys() - {SUMS_FILE}):
             raise ValueError(name)
     return contents

@@ -17,12 +17,12 @@ Device = Literal["auto", "cpu", "cuda"]
 SHIPPED = Path("shipped")  # as weights to start with: those of the file that comes with this package
 SEARCHES = 51_200  # of a training whose settings name none
 EVALUATIONS = 10  # of a training, beside the one before it
-LARGEST = 10**9  # rounds, steps or seconds: years, and clocks and libraries can still count as far
-Count = Annotated[int, Field(ge=0, le=LARGEST)]
-Positive = Annotated[int, Field(gt=0, le=LARGEST)]
+MAX_NUMBER = 10**9  # rounds, steps or seconds: years, and clocks and libraries can still count as far
+Count = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
+Positive = Annotated[int, Field(gt=0, le=MAX_NUMBER)]
 Rounds = Annotated[int, Field(gt=0, le=2**15 - 1)]  # of a search, which counts them in 16 bits on a GPU
-Amount = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
-Rate = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
+Amount = Annotated[float, Field(ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0, le=MAX_NUMBER, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Workers = Annotated[int, Field(ge=0, le=1024)]  # processes or threads
 
@@ -228,7 +228,7 @@ class RunSettings(TrainSettings):
     stop_pod: bool = False
     """Stop this RunPod pod as soon as the results are packed and verified; needs RUNPOD_API_KEY."""
 
-    def of_training(self, graphs: Path, are_generated: bool) -> TrainSettings:
+    def train_settings(self, graphs: Path, are_generated: bool) -> TrainSettings:
         """What `train` is told when the GPUs are selected. graphs: packed."""
         values = self.model_dump(include=set(TrainSettings.model_fields)) | {"data": graphs, "gpus": None}
         if not self.searches and are_generated and self.weights == SHIPPED:
@@ -386,7 +386,7 @@ PRESETS["multi"] = PRESETS["single"] | {"run": Path("runs/multi"), "searches": 1
 Kind = TypeVar("Kind", bound=Settings)
 
 
-def of_preset(kind: type[Kind], name: str, /, **changes: Any) -> Kind:
+def from_preset(kind: type[Kind], name: str, /, **changes: Any) -> Kind:
     """The settings of a command with the values of a preset, as far as the command has them, and changes."""
     # A name that is no preset is refused by the settings.
     values = PRESETS.get(name, {}) | {"preset": name}

@@ -25,7 +25,7 @@ from gnn_training.files import make_folder
 from gnn_training.jobs.export import publish
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.onnx_program import golden
-from gnn_training.onnx_program.export import edge_list, in_torch, verified
+from gnn_training.onnx_program.build import edge_list, in_torch, verified
 from gnn_training.onnx_program.program import Program
 from gnn_training.settings import SHIPPED
 from gnn_training.training import checkpoint

@@ -90,7 +90,7 @@ class Playing(Simulated):
 def play(task: Playing) -> list[list[list]]:
     """Run a task: the pairs of every game with the children of the kernel, and with those of the compiled loops."""
     prepare(task)
-    games_on_gpu.MOVES = task.rounds // 2
+    gpu_games.MOVES = task.rounds // 2
 
     class OnCores(ChildSearcher):
         def __call__(self, graph: Any, k: Any, starts: Any, seeds: Any, weights: Any, rounds: int) -> Children:
@@ -108,11 +108,11 @@ def play(task: Playing) -> list[list[list]]:
         gpu_islands.ChildSearcher = kind  # type: ignore[misc]
         first = [kernels.dsatur(*lists[graph]) for graph, _ in task.games]
         players = [
-            games_on_gpu.GpuPlayer(graph, lists[graph], colors, 1, zero_weights(), seed)
+            gpu_games.GpuPlayer(graph, lists[graph], colors, 1, zero_weights(), seed)
             for colors, (graph, seed) in zip(first, task.games, strict=True)
         ]
-        games = games_on_gpu.Games(lists, zero_weights(), torch.device("cpu"))
-        games.search(((player.graph, player) for player in players), games.room([10] * len(lists)), 1, task.rounds)
+        games = gpu_games.Games(lists, zero_weights(), torch.device("cpu"))
+        games.search(((player.graph, player) for player in players), games.capacity([10] * len(lists)), 1, task.rounds)
         assert all(player.search.is_over and player.num_seen == player.num_pairs for player in players)
         found.append([player.pairs for player in players])
     return found
@@ -132,7 +132,7 @@ def improve(task: Labels) -> tuple[list[dict], list[int]]:
     prepare(task)
     gpu_labels.GENERATION = 10
     gpu_islands.ChildSearcher = OneAtATime
-    trained, moves = Trained(None, zero_weights()), [task.moves] * len(task.rows)
+    trained, moves = SearchWeights(None, zero_weights()), [task.moves] * len(task.rows)
     return task.rows, gpu_labels.improve_labels(task.rows, moves, 100.0, trained, 0, [0, 1])
 
 
@@ -234,11 +234,11 @@ if __name__ == "__main__":
     from gnn_training.data import gpu_labels
     from gnn_training.network.crossover_weights import zero_weights
     from gnn_training.search import gpu_islands, kernels, search_cuda
-    from gnn_training.search import gpus as search_gpus
-    from gnn_training.search.engine import Budget, Trained, improvements
+    from gnn_training.search import gpu_workers as search_gpus
+    from gnn_training.search.engine import Budget, SearchWeights, improvements
     from gnn_training.search.gpu_searches import BlockSearcher, Children, ChildSearcher
     from gnn_training.search.search_kernel import search_child
-    from gnn_training.training import games_on_gpu
+    from gnn_training.training import gpu_games
 
     class OneAtATime(ChildSearcher):
         """On the memory of the CPU; a launch at a time, as the simulator needs it."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gnn_training.graph import Graph, NeighbourLists, concatenated, conflicts
 from gnn_training.network import rule
-from gnn_training.network.network import ColoringNetwork, first_weights
+from gnn_training.network.network import ColoringNetwork, initial_rule
 from gnn_training.network.rule import NUM_WEIGHTS
 from gnn_training.onnx_program import tensor_search
 from gnn_training.onnx_program.padded_graphs import Graphs, pad
@@ -70,7 +70,7 @@ def random_weights(seed: int, scale: float = 0.5) -> Tensor:
     """Weights (NUM_WEIGHTS,) of a network that is far from the first one, or not, with scale 0."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return first_weights() + scale * torch.randn(NUM_WEIGHTS)
+        return initial_rule() + scale * torch.randn(NUM_WEIGHTS)
 
 
 def with_control(weights: Tensor, name: str, value: float) -> Tensor:

@@ -21,7 +21,7 @@ from gnn_training.data import packed
 from gnn_training.errors import MachineError, StorageError, TrainingError, UserError
 from gnn_training.jobs import check as job
 from gnn_training.jobs.train import train_rank
-from gnn_training.settings import CheckSettings, of_preset
+from gnn_training.settings import CheckSettings, from_preset
 from gnn_training.training.loader import GraphLoader
 from gnn_training.training.trainer import Trainer
 
@@ -40,7 +40,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def settings(preset: str = "smoke", **changes) -> CheckSettings:
-    return of_preset(CheckSettings, preset, **changes)
+    return from_preset(CheckSettings, preset, **changes)
 
 
 def found(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str]]:

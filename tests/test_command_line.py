@@ -108,14 +108,14 @@ def test_threads_of_a_training_wait_without_spinning_unless_the_user_wants_it(po
 @pytest.mark.parametrize("command", ["run", "train", "check"])
 def test_preset_sets_the_defaults_and_flags_override_them(command: str, flags: list[str]):
     resolved, _ = parse(command, [*flags, "--seed", "5"])
-    smoke = settings.of_preset(settings.RunSettings, "smoke")
+    smoke = settings.from_preset(settings.RunSettings, "smoke")
     assert resolved.seed == 5
     assert (resolved.steps, resolved.run, resolved.preset) == (smoke.steps, smoke.run, "smoke")
 
 
 def test_preset_comes_from_the_environment_if_none_is_named(monkeypatch, capsys):
     monkeypatch.setenv("GNN_TRAINING_PRESET", "single")
-    assert parse("run", []) == (settings.of_preset(settings.RunSettings, "single"), False)
+    assert parse("run", []) == (settings.from_preset(settings.RunSettings, "single"), False)
     monkeypatch.setenv("GNN_TRAINING_PRESET", "huge")
     assert "preset (huge) should be 'smoke', 'cpu'" in refused(capsys, "run")
 
@@ -124,7 +124,7 @@ def test_flags_override_the_settings_file_which_overrides_the_preset(tmp_path: P
     file = tmp_path / "settings.json"
     file.write_text('{"preset": "smoke", "steps": 7, "warmup_steps": 3}')
     resolved, _ = parse("train", ["--settings", str(file), "--steps", "8"])
-    assert resolved == settings.of_preset(settings.TrainSettings, "smoke", steps=8, warmup_steps=3)
+    assert resolved == settings.from_preset(settings.TrainSettings, "smoke", steps=8, warmup_steps=3)
     file.write_text('{"steps": 3}')  # the old name of `rounds`
     for flags in (["--settings", str(file)], ["--steps", "3"], ["--rounds", "3"]):
         assert parse("export", flags)[0] == settings.ExportSettings(rounds=3)
@@ -135,7 +135,9 @@ def test_flags_override_the_settings_file_which_overrides_the_preset(tmp_path: P
 def test_folders_whose_names_begin_with_a_dash_reach_every_step(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("-r/settings").mkdir(parents=True)
-    job = settings.of_preset(settings.RunSettings, "smoke").model_copy(update={"run": Path("-r"), "models": Path("-m")})
+    job = settings.from_preset(settings.RunSettings, "smoke").model_copy(
+        update={"run": Path("-r"), "models": Path("-m")}
+    )
     for step in plan(job, locate(job)):
         _, _, command, *flags = step.arguments(Path("-r"))
         assert parse(command, flags) == (step.settings, False)

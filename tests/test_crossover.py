@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from small_graphs import random_graph
 from torch_geometric.data import Batch
 
-from benchmarks.crossover import Task, solve
+from benchmarks.crossover_quality import Task, solve
 from gnn_training.graph import Graph
-from gnn_training.network.crossover import CrossoverNetwork, size_of
+from gnn_training.network.crossover_network import CrossoverNetwork, size_of
 from gnn_training.network.crossover_weights import CrossoverWeights, from_text, shapes, to_text, zero_weights
 from gnn_training.onnx_program.session import Model
 from gnn_training.search.crossover import crossover, features_of, node_values

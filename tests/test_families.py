@@ -20,7 +20,7 @@ from tiny_runs import ROOT
 
 from gnn_training.contract import GRAPH_TYPES
 from gnn_training.data import suites
-from gnn_training.data.families import FAMILIES, RECIPES, draw, draws
+from gnn_training.data.families import FAMILIES, RECIPES, draw, graph_specs
 from gnn_training.data.labels import fingerprint, label
 from gnn_training.data.sources import read
 from gnn_training.graph import Graph, Instance, is_proper, num_colors
@@ -70,7 +70,7 @@ def test_no_drawn_graph_is_a_deterministic_benchmark():
     squares = [queens(n, n) for n in range(4, 10)] + [queens(8, 12)]
     mycielski = [as_graph(nx.mycielskian(nx.path_graph(2), times)) for times in range(1, 5)]
     benchmarks = {fingerprint(graph) for graph in squares + mycielski}
-    drawn = [graph_draw.instance() for graph_draw in draws(RECIPES["smoke"], 0, 1500)]
+    drawn = [graph_draw.instance() for graph_draw in graph_specs(RECIPES["smoke"], 0, 1500)]
     assert not benchmarks & {fingerprint(instance.graph) for instance in drawn}
     large = [draw(0, "queen", i, 96).graph for i in range(200)]
     assert 96 in {graph.num_nodes for graph in large}  # graphs of that size are drawn, only not this one
@@ -100,7 +100,7 @@ def test_fingerprints_tell_graphs_apart(make):
 def test_a_recipe_has_all_families_and_its_sizes_in_their_shares(name):
     recipe = RECIPES[name]
     assert set(recipe.counts) == set(FAMILIES)
-    chosen = list(draws(recipe, seed=1))
+    chosen = list(graph_specs(recipe, seed=1))
     sizes = np.array([graph_draw.num_nodes for graph_draw in chosen])
     assert len(chosen) == {"smoke": 208, "cpu": 1250, "full": 15_000}[name]
     for low, high, share in recipe.sizes:
@@ -108,7 +108,7 @@ def test_a_recipe_has_all_families_and_its_sizes_in_their_shares(name):
 
 
 def test_another_total_keeps_the_shares_of_the_families():
-    chosen = [graph_draw.family for graph_draw in draws(RECIPES["cpu"], seed=0, graphs=122)]
+    chosen = [graph_draw.family for graph_draw in graph_specs(RECIPES["cpu"], seed=0, graphs=122)]
     assert len(chosen) == 122
     assert all(abs(chosen.count(family) - count / 10) <= 1 for family, count in RECIPES["cpu"].counts.items())
 

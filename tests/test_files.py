@@ -72,9 +72,11 @@ def test_what_is_no_regular_file_is_never_replaced(make, tmp_path: Path):
 def test_checksums_name_the_first_file_that_is_missing_or_differs(tmp_path: Path):
     contents = {"a": b"one", "b": b"two"}
     sums = files.checksums(contents).encode()
-    assert files.first_wrong(sums, contents, "ab") is None
-    assert files.first_wrong(sums, {"a": b"one"}, "") == files.first_wrong(sums, {"a": b"one", "b": b"2"}, "") == "b"
-    assert files.first_wrong(sums, contents, "abc") == "c"
+    assert files.first_mismatch(sums, contents, "ab") is None
+    assert (
+        files.first_mismatch(sums, {"a": b"one"}, "") == files.first_mismatch(sums, {"a": b"one", "b": b"2"}, "") == "b"
+    )
+    assert files.first_mismatch(sums, contents, "abc") == "c"
     (tmp_path / "a").write_bytes(b"one")
     assert sums.startswith(f"{files.sha256(tmp_path / 'a')}  a\n".encode())
 

@@ -23,7 +23,7 @@ from tiny_runs import ROOT, full_disk, start_command, wait_for
 
 from gnn_training import files
 from gnn_training.data import labels, packed
-from gnn_training.data.families import Draw
+from gnn_training.data.families import GraphSpec
 from gnn_training.data.labels import split
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import StorageError, UserError
@@ -72,8 +72,8 @@ def test_all_families_are_there_in_their_counts_and_no_graph_twice(generated):
 
 
 def test_copies_are_replaced_by_further_graphs_of_the_family(tmp_path, monkeypatch, caplog):
-    same = [Draw(0, "rook", index, ((18, 18, 1.0),)) for index in (0, 0, 1)]
-    monkeypatch.setattr("gnn_training.jobs.dataset.draws", lambda *_: same)
+    same = [GraphSpec(0, "rook", index, ((18, 18, 1.0),)) for index in (0, 0, 1)]
+    monkeypatch.setattr("gnn_training.jobs.dataset.graph_specs", lambda *_: same)
     caplog.set_level("INFO")
     graphs = generate(settings(tmp_path, workers=1))
     assert "copies of other graphs, replaced: 1" in caplog.text

@@ -19,9 +19,9 @@ from gnn_training import machine
 from gnn_training.errors import MachineError, UserError
 from gnn_training.jobs import run
 from gnn_training.ranks import MAX_CPU_RANKS, num_ranks
-from gnn_training.settings import RunSettings, TrainSettings, of_preset
+from gnn_training.settings import RunSettings, TrainSettings, from_preset
 
-SINGLE, MULTI = (of_preset(RunSettings, name) for name in ("single", "multi"))
+SINGLE, MULTI = (from_preset(RunSettings, name) for name in ("single", "multi"))
 
 
 @pytest.fixture(autouse=True)

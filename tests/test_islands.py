@@ -26,7 +26,7 @@ from gnn_training.network.crossover_weights import zero_weights
 from gnn_training.onnx_program.session import Model
 from gnn_training.search.crossover import Parent, children, crossover, features_of, node_values
 from gnn_training.search.engine import UNTRAINED, Budget, Portfolio, Worker
-from gnn_training.search.gpus import GROUPS, chosen_gpus
+from gnn_training.search.gpu_workers import GROUPS, chosen_gpus
 from gnn_training.search.islands import Island
 from gnn_training.training.replay_buffer import to_bytes
 
@@ -173,7 +173,7 @@ def test_many_pairs_of_some_graphs_are_crossed_at_once_as_one_pair_is(kinds: tup
     crossing = gpu_crossover.BatchedCrossover(ChildSearcher(graphs, torch.device("cpu")), graphs, weights)
     places, ks, *both = zip(*pairs, strict=True)
     given = [torch.tensor(each) for each in (places, ks)]
-    given += [torch.from_numpy(gpu_crossover.filled_up(each)).long() for each in both]
+    given += [torch.from_numpy(gpu_crossover.pad_rows(each)).long() for each in both]
     by_network, number_same = rng.random((12, 2)) < 0.5, 0
     x, values, found = crossing.features(*given), crossing.values(*given), crossing(*given, torch.tensor(by_network))
     for i, (place, k, colors, ages) in enumerate(pairs):
@@ -211,13 +211,13 @@ def test_islands_of_a_search_exchange_their_second_parents(monkeypatch: pytest.M
 
 def test_noise_changes_children_of_pairs_as_it_changes_one_child():
     pytest.importorskip("numba_cuda")
-    from gnn_training.search.gpu_crossover import cross_pairs, filled_up
+    from gnn_training.search.gpu_crossover import cross_pairs, pad_rows
 
     rng, k = np.random.default_rng(0), np.array([5, 9])
     parents = [rng.integers(0, k[i], (2, 40 + 10 * i)).astype(np.int32) for i in range(2)]
     values = [rng.integers(0, 9, each.shape).astype(np.float32) for each in parents]
     noise = rng.integers(0, 99, (2, 9, 9)).astype(float)
-    filled = (torch.from_numpy(filled_up(each)) for each in (parents, values))
+    filled = (torch.from_numpy(pad_rows(each)) for each in (parents, values))
     found = cross_pairs(next(filled).long(), next(filled), torch.from_numpy(k), torch.from_numpy(noise))
     for child, pair, of_nodes, of_pair, colors in zip(found, parents, values, noise, k.tolist(), strict=True):
         one = crossover(*pair, of_nodes, colors, of_pair[:colors, :colors].copy())

@@ -20,7 +20,7 @@ from gnn_training.graph_objects import as_graph
 from gnn_training.onnx_program.session import from_logits
 from gnn_training.search.compiled import njit
 from gnn_training.search.first_colorings import clique_size, seeded
-from gnn_training.search.kernels import GO, color_independent_set, dsatur, first_fit
+from gnn_training.search.kernels import NEVER_STOP, color_independent_set, dsatur, first_fit
 from gnn_training.search.proofs import components, has_odd_wheel, largest_clique, removal_order
 
 PATH = Graph.from_edges(4, [(0, 1), (1, 2), (2, 3)])
@@ -112,12 +112,12 @@ def test_core_numbers_components_cliques_and_odd_wheels_are_those_of_networkx(gr
         next(i for i, part in enumerate(nx.connected_components(network)) if node in part) for node in network
     ]
     beside = [network.subgraph(network[node]) for node in network]
-    assert has_odd_wheel(*lists, GO) == (not all(map(nx.is_bipartite, beside)))
+    assert has_odd_wheel(*lists, NEVER_STOP) == (not all(map(nx.is_bipartite, beside)))
     largest = max(map(len, nx.find_cliques(network)))
-    clique, is_largest, left = largest_clique(*lists, graph.num_nodes + 1, 10**6, GO)
+    clique, is_largest, left = largest_clique(*lists, graph.num_nodes + 1, 10**6, NEVER_STOP)
     assert len(set(clique.tolist())) == len(clique) == largest and is_largest and left > 0
     assert network.subgraph(clique.tolist()).size() == largest * (largest - 1) // 2
-    assert len(largest_clique(*lists, 2, 10**6, GO)[0]) >= min(2, largest)
+    assert len(largest_clique(*lists, 2, 10**6, NEVER_STOP)[0]) >= min(2, largest)
 
 
 @pytest.mark.parametrize(("work", "stop"), [(50, 0), (10**9, 1)])
@@ -132,7 +132,7 @@ def independent_set(graph: Graph, is_left: np.ndarray, moves: int, seed: int) ->
     """The set (N,) bool that gets a color."""
     colors, adjacency = np.where(is_left, -1, 0), graph.adjacency()
     degree = adjacency[:, is_left].sum(1)
-    color_independent_set(*graph.csr(), colors, degree, moves, seeded(seed), GO)
+    color_independent_set(*graph.csr(), colors, degree, moves, seeded(seed), NEVER_STOP)
     assert degree.tolist() == adjacency[:, colors < 0].sum(1).tolist()
     return is_left & (colors >= 0)
 

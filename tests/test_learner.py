@@ -198,9 +198,9 @@ def test_progress_tells_the_time_left_and_judges():
     # Later weights are kept if they are not worse than the best by more than twice the error, 0.1, but are no reason
     # for patience.
     assert judge(2.0, step=10) and judge(2.0, step=20) and not judge(3.0, step=30)
-    assert (progress.best, progress.best_step, progress.gap, progress.evaluated_at) == (2.0, 20, 3.0, 30)
+    assert (progress.best_gap, progress.best_step, progress.gap, progress.evaluated_at) == (2.0, 20, 3.0, 30)
     assert progress.evaluations_without_gain == 2
-    assert judge(2.18, step=40) and not judge(2.25, step=50) and (progress.best, progress.best_step) == (2.18, 40)
+    assert judge(2.18, step=40) and not judge(2.25, step=50) and (progress.best_gap, progress.best_step) == (2.18, 40)
     assert progress.evaluations_without_gain == 4 and judge(0.5, step=60) and progress.evaluations_without_gain == 0
     progress = Progress()
     assert judge(2.0, step=0) and not judge(2.1, step=10) and judge(2.0, step=20)  # none that are worse than the first

@@ -22,7 +22,7 @@ NAMES = [
     "coloring_gnn.onnx", "coloring_gnn_web.onnx", "coloring_gnn.golden.json", "model.safetensors", "report.json",
     "config.json", "metrics.jsonl", "best.pt", "manifest.json", "report.html", "SHA256SUMS",
 ]  # fmt: skip
-STATUS = {"status": "done", "step": 40, "ranks": 8, "device": "NVIDIA B200", "best": 0.5, "best_step": 35,
+STATUS = {"status": "done", "step": 40, "ranks": 8, "device": "NVIDIA B200", "best_gap": 0.5, "best_step": 35,
           "crossover_step": 14, "seconds": 2390.0, "graphs": 9000}  # fmt: skip
 CHECK = {"kind": "validation", "epoch": 0.0, "gap": 0.5, "gain": 0.7, "gain_error": 0.1, "dsatur_gap": 4.0,
          "at_best_known": 0.75, "graphs": 64}  # fmt: skip
@@ -179,7 +179,7 @@ def test_files_of_two_trainings_are_not_packed(settings: PackSettings, name: str
 
 def test_an_archive_that_unpacks_to_more_than_can_be_read_is_refused(tmp_path: Path, monkeypatch):
     write_archive(tmp_path / "large.tar.gz", {"zeros": bytes(100_000)}, 0)
-    monkeypatch.setattr(files, "OWN_LIMIT", 100_000)
+    monkeypatch.setattr(files, "MAX_FILE_BYTES", 100_000)
     with pytest.raises(UserError, match="unpacks to more than"):
         read_archive(tmp_path / "large.tar.gz")
 

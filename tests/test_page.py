@@ -16,7 +16,7 @@ from gnn_training.__main__ import COMMANDS, parse
 from gnn_training.jobs.evaluate import evaluate
 from gnn_training.report import scores
 from gnn_training.report.page import render
-from gnn_training.report.scores import METHODS, Row
+from gnn_training.report.scores import METHODS, GraphScores
 from gnn_training.settings import EvaluateSettings
 
 
@@ -127,8 +127,8 @@ def test_chromium_shows_the_page_narrow_and_wide_dark_and_light(report, training
     assert np.median(picture[..., :3]) == pytest.approx(paper / 255, abs=0.02) and picture[..., :3].std() > 0.05
 
 
-def colored(family: str | None = None, best_known: int | None = None, **colors: int) -> Row:
-    return Row(queens(3, 3), "g", family, 9, 9, best_known, 1, 1, colors, dict.fromkeys(colors, 0.5))
+def colored(family: str | None = None, best_known: int | None = None, **colors: int) -> GraphScores:
+    return GraphScores(queens(3, 3), "g", family, 9, 9, best_known, 1, 1, colors, dict.fromkeys(colors, 0.5))
 
 
 def test_a_method_is_compared_with_dsatur_on_the_graphs_it_colored():

@@ -22,8 +22,8 @@ from gnn_training.graph_objects import as_graph
 from gnn_training.network.crossover_weights import CrossoverWeights, to_text, zero_weights
 from gnn_training.onnx_program.session import Model
 from gnn_training.search import engine, first_colorings, islands, kernels, portfolio, proofs
-from gnn_training.search.engine import UNTRAINED, Budget, Method, Trained, improvements
-from gnn_training.search.kernels import GO
+from gnn_training.search.engine import UNTRAINED, Budget, Method, SearchWeights, improvements
+from gnn_training.search.kernels import NEVER_STOP
 from gnn_training.search.portfolio import colorings
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -34,7 +34,7 @@ FEW_COLORS = 17  # as TabuCol finds them in a second; DSATUR takes 22
 
 def found(
     graph: Graph, methods: dict[Method, float], patience: int, seed: int = 0, lower: int = 1,
-    trained: Trained = UNTRAINED,
+    trained: SearchWeights = UNTRAINED,
 ) -> list[np.ndarray]:  # fmt: skip
     """What one thread finds with a limit of work; each is proper, without gaps, and has fewer colors than the last."""
     lists = graph.csr()
@@ -52,7 +52,9 @@ def test_tabucol_counts_the_conflicts_of_the_coloring_that_it_returns(n, density
     graph = random_graph(n, density, seed)
     start = np.random.default_rng(seed).integers(0, k, n).astype(np.int32)
     before = conflicts(graph, start)
-    best, ages, fewest, moves, _ = kernels.tabucol(*graph.csr(), start, k, 200, first_colorings.seeded(seed), GO)
+    best, ages, fewest, moves, _ = kernels.tabucol(
+        *graph.csr(), start, k, 200, first_colorings.seeded(seed), NEVER_STOP
+    )
     assert fewest == conflicts(graph, best) <= before and best.min() >= 0 and best.max() < k
     assert moves == 200 or fewest == 0
     assert ages.min() >= 0 and ages.max() <= moves
@@ -64,7 +66,7 @@ def test_completion_colors_the_rest_and_properly_where_colors_are_enough(n, dens
     graph = random_graph(n, density, seed)
     colors = np.full(n, -1, dtype=np.int32)
     colors[0] = n
-    kernels.complete(*graph.csr(), colors, n, first_colorings.seeded(seed), GO)
+    kernels.complete(*graph.csr(), colors, n, first_colorings.seeded(seed), NEVER_STOP)
     assert colors[0] == n and is_proper(graph, colors)
 
 
@@ -93,7 +95,9 @@ def test_crossover_search_learns_not_to_follow_a_network_that_does_harm(graph_se
     harmful = zero_weights()._replace(first_bias=np.ones(1, np.float32), out=np.full(1, -2, np.float32))
 
     def is_solved(generations: int, weights: CrossoverWeights) -> bool:
-        search = engine.Portfolio(lists, np.arange(200) % (k + 1), Budget(math.inf, seed=seed), Trained(None, weights))
+        search = engine.Portfolio(
+            lists, np.arange(200) % (k + 1), Budget(math.inf, seed=seed), SearchWeights(None, weights)
+        )
         turns = portfolio.crossover_search(engine.Worker(search, 0))
         return any(search.num_colors <= k for _ in islice(turns, 2 * generations))
 
@@ -149,9 +153,9 @@ def test_a_dense_graph_begins_with_independent_sets_and_what_they_leave_is_color
     lists = graph.csr()
     first, sets = islice(colorings(graph, UNTRAINED, Budget(time.monotonic() + 30)), 2)
     assert (first.method, sets.method) == ("DSATUR", "independent sets") and sets.num_colors <= first.num_colors - 8
-    colors = first_colorings.set_coloring(*lists, 0, 100, GO)
+    colors = first_colorings.set_coloring(*lists, 0, 100, NEVER_STOP)
     left = np.where(colors < 5, colors, -1)
-    whole = first_colorings.with_first_fit(lists, left)
+    whole = first_colorings.completed(lists, left)
     assert is_proper(graph, colors) and is_proper(graph, whole) and (whole[left >= 0] == left[left >= 0]).all()
     assert (first_colorings.set_coloring(*lists, 0, 100, np.ones(1, dtype=np.uint8)) == -1).all()
 
@@ -162,7 +166,7 @@ def test_independent_sets_get_the_moves_that_fit_into_the_time():
     assert moves == [0, 0, 8, 32, 1024, 1024]
     assert first_colorings.set_moves(random_graph(400, 0.01).csr(), 3, 1) == 0, "sparse"
     started = time.thread_time()
-    first_colorings.set_coloring(*lists, 0, 32, GO)
+    first_colorings.set_coloring(*lists, 0, 32, NEVER_STOP)
     assert time.thread_time() - started < 0.5
 
 
@@ -208,7 +212,7 @@ def test_a_method_with_a_small_share_has_no_thread_for_itself():
 def test_a_compiled_loop_is_stopped_at_the_deadline():
     start = time.monotonic()
     colors = np.arange(125, dtype=np.int32) % 5
-    first_colorings.in_time(start + 0.2, kernels.tabucol, *GRAPH.csr(), colors, 5, 2**60, first_colorings.seeded(0))
+    first_colorings.run_until(start + 0.2, kernels.tabucol, *GRAPH.csr(), colors, 5, 2**60, first_colorings.seeded(0))
     assert 0.2 <= time.monotonic() - start < 2
 
 

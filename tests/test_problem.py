@@ -24,7 +24,7 @@ from gnn_training.graph import Graph, is_proper, num_colors
 from gnn_training.graph_objects import as_graph
 from gnn_training.search import kernels, problem
 from gnn_training.search.first_colorings import clique_size, seeded
-from gnn_training.search.kernels import GO
+from gnn_training.search.kernels import NEVER_STOP
 from gnn_training.search.problem import Problem
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -52,7 +52,7 @@ def every_coloring(graph: Graph, lists: dict[int, set[int]], colors: range) -> l
 @given(graph=GRAPH)
 def test_small_graphs_are_proven_optimal_by_branch_and_bound(graph: Graph):
     start, lists = kernels.dsatur(*graph.csr()), graph.csr()
-    best, is_proven, left = kernels.branch_and_bound(*lists, start, np.empty(0, dtype=np.int64), 0, 10**6, GO)
+    best, is_proven, left = kernels.branch_and_bound(*lists, start, np.empty(0, dtype=np.int64), 0, 10**6, NEVER_STOP)
     assert is_proven and left > 0 and is_proper(graph, best)
     assert find(graph).num_colors == best.max() + 1 == num_colors(best)
     if graph.num_nodes <= 6:
@@ -190,7 +190,7 @@ def test_balancing_keeps_a_coloring_proper_its_number_of_colors_and_the_nodes_th
     colors, counts = kernels.dsatur(*graph.csr()), np.ones(graph.num_nodes, dtype=np.int64)
     before, free = colors.copy(), max(0, graph.num_nodes - fixed)
     counts[free:] = 3
-    kernels.balance(*graph.csr(), colors, counts, free, 1000 * free, seeded(seed), GO)
+    kernels.balance(*graph.csr(), colors, counts, free, 1000 * free, seeded(seed), NEVER_STOP)
     sizes, old = (np.bincount(each, counts) for each in (colors, before))
     assert is_proper(graph, colors) and (colors[free:] == before[free:]).all() and sizes.min() > 0
     assert np.ptp(sizes) <= np.ptp(old)

@@ -13,7 +13,7 @@ from gnn_training import contract
 from gnn_training.contract import MAX_COLORS, OUTPUTS
 from gnn_training.graph import Graph, concatenated, is_proper, num_colors
 from gnn_training.network import rule
-from gnn_training.network.network import ColoringNetwork, first_weights
+from gnn_training.network.network import ColoringNetwork, initial_rule
 from gnn_training.onnx_program import golden
 from gnn_training.onnx_program.program import Program
 from gnn_training.onnx_program.session import from_logits
@@ -25,7 +25,7 @@ ROUNDS = 20
 @pytest.fixture(scope="module")
 def model() -> Program:
     torch.manual_seed(0)
-    return around(first_weights() + 0.3 * torch.randn(rule.NUM_WEIGHTS))
+    return around(initial_rule() + 0.3 * torch.randn(rule.NUM_WEIGHTS))
 
 
 def around(weights: Tensor) -> Program:
@@ -137,7 +137,7 @@ def test_the_same_call_gives_the_same_answer_and_another_seed_another_search(mod
 def test_the_search_saves_colors_and_the_network_decides_how():
     graph, answers = planted(60, 5, 0.3)[0], []
     tenure = torch.tensor([rule.OUTPUTS * len(rule.GRAPH_FEATURES)])
-    for weights in (first_weights(), first_weights().index_fill(0, tenure, 9.0)):  # a tenure of exp(9) rounds
+    for weights in (initial_rule(), initial_rule().index_fill(0, tenure, 9.0)):  # a tenure of exp(9) rounds
         model = around(weights)
         assert used(model, graph, rounds=0) >= 7
         answers.append(used(model, graph, rounds=300))

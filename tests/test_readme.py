@@ -129,7 +129,7 @@ def test_the_table_of_presets_has_their_values():
     table = re.search(r"^\| `--run` \|.*\n(?:\|.*\n)*", text("docs/TRAINING.md"), re.MULTILINE)[0]
     for name, *cells in re.findall(r"^\| `?(?:--)?([a-z-]+).*? \|" + 4 * r" (.*) \|" + "$", table, re.MULTILINE):
         for preset, cell in zip(settings.PRESETS, cells, strict=True):
-            values = settings.of_preset(settings.RunSettings, preset)
+            values = settings.from_preset(settings.RunSettings, preset)
             searches = 2 * values.steps * values.batch_size or values.searches or settings.SEARCHES
             minutes = f"`--games {values.games}`" if values.games else f"{values.self_play:g}"
             known = vars(values) | {"searches": f"{searches:,}", "self_play": minutes}

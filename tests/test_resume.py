@@ -170,7 +170,7 @@ def test_tensorboard_shows_every_record_and_compares_settings_and_final_scores(t
     data = events.SummaryMetadata(SESSION_START_INFO_TAG).plugin_data.content
     compared = parse_session_start_info_plugin_data(data).hparams
     assert compared["steps"].number_value == 40 and compared["precision"].string_value == "fp32"
-    for name, key in (("gap", "best"), ("gap_at_step_0", "first_gap"), ("dsatur_gap", "dsatur_gap")):
+    for name, key in (("gap", "best_gap"), ("gap_at_step_0", "first_gap"), ("dsatur_gap", "dsatur_gap")):
         assert events.Scalars(f"final/{name}")[-1].value == pytest.approx(status(trained)[key])
 
 
@@ -334,14 +334,14 @@ def test_as_many_of_the_newest_are_kept_as_asked(tmp_path: Path, keep: int, kept
         checkpoint.save_step(tmp_path, step, {**state(), "step": step}, keep)
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == [*(f"step-{step:08d}.pt" for step in kept), "step-9-keep.pt"]
-    assert checkpoint.newest(tmp_path)["step"] == 40
+    assert checkpoint.load_newest(tmp_path)["step"] == 40
 
 
 @pytest.mark.parametrize("key", [*checkpoint.RESUMED])
 def test_a_checkpoint_without_a_key_is_named(tmp_path: Path, key: str):
     checkpoint.save(tmp_path / "step-00000007.pt", {name: value for name, value in state().items() if name != key})
     with pytest.raises(UserError, match=rf"step-00000007\.pt: is damaged .ValueError: it has no {key}.; delete it"):
-        checkpoint.newest(tmp_path)
+        checkpoint.load_newest(tmp_path)
 
 
 def test_a_disk_that_takes_no_more_is_told_in_a_sentence_and_the_old_file_stays(tmp_path: Path):

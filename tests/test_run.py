@@ -26,10 +26,10 @@ from gnn_training.settings import (
     ImportSettings,
     RunSettings,
     TrainSettings,
-    of_preset,
+    from_preset,
 )  # fmt: skip
 
-smoke = partial(of_preset, RunSettings, "smoke")
+smoke = partial(from_preset, RunSettings, "smoke")
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from gnn_training.graph import Graph, concatenated, is_proper, num_colors
 from gnn_training.graph_objects import as_graph
 from gnn_training.network import rule
-from gnn_training.network.network import first_weights
+from gnn_training.network.network import initial_rule
 from gnn_training.network.rule import NUM_WEIGHTS
 from gnn_training.onnx_program import greedy
 from gnn_training.onnx_program import tensor_search as search
@@ -114,7 +114,7 @@ def check_round(before: State, after: State, graph: Graph, i: int) -> None:
 
 def test_an_untrained_network_makes_the_best_moves_that_are_not_tabu():
     graph, num_moves = random_graph(40, 0.4), 0
-    for before, after in played([graph], first_weights(), 150):
+    for before, after in played([graph], initial_rule(), 150):
         own, colors = own_conflicts(before, graph, 0), before.colors[0, :40].numpy()
         allowed = by_color(before, before.until, 0, 40) < int(before.round)
         allowed &= before.is_open[0].numpy() > 0
@@ -198,7 +198,7 @@ def test_compiled_loops_end_when_another_thread_says_so():
     graph = random_graph(60, 0.5)
     task, stop = SearchTask(kernels.dsatur(*graph.csr()), rounds=10**9), np.zeros(1, np.uint8)
     threading.Timer(0.3, lambda: stop.fill(1)).start()
-    assert is_proper(graph, search_graph(graph.csr(), task, first_weights().numpy(), stop).best)
+    assert is_proper(graph, search_graph(graph.csr(), task, initial_rule().numpy(), stop).best)
 
 
 def test_compiled_loops_make_the_same_moves_in_a_large_graph():
@@ -210,7 +210,7 @@ def test_compiled_loops_make_the_same_moves_in_a_large_graph():
 def test_the_search_finds_colorings_with_far_fewer_colors_than_dsatur_and_ends_at_the_lower_bound():
     graphs = [planted(80, 8, 0.5, seed)[0] for seed in range(5)]
     first = prepare(graphs)[1].colors.max(1).values + 1
-    found = run(graphs, first_weights(), 10**9, lower=8)
+    found = run(graphs, initial_rule(), 10**9, lower=8)
     assert found.num_colors.tolist() == [8] * 5 and (first >= 10).all()
     assert all(is_proper(graph, colors.numpy()) for graph, colors in zip(graphs, found.colors, strict=True))
 
@@ -223,7 +223,7 @@ def test_the_number_asked_for_says_how_many_of_the_largest_classes_are_open():
 
 
 def test_a_search_for_the_number_asked_finds_it_or_nothing():
-    graph, weights = planted(80, 6, 0.5)[0], with_control(first_weights(), "per_conflicted", -1.0)
+    graph, weights = planted(80, 6, 0.5)[0], with_control(initial_rule(), "per_conflicted", -1.0)
     clique = Graph.from_edges(80, [*graph.edges, *((u, v) for v in range(6) for u in range(v))])
     assert run([clique], weights, 400, asked=6).num_colors.item() == 6
     nothing = run([clique], weights, 400, asked=5)

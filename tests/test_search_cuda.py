@@ -135,12 +135,12 @@ def test_a_thread_block_makes_the_children_of_the_compiled_loops(name: str, simu
 def test_launches_hold_every_search_once_and_none_gets_more_memory_than_there_is():
     rng = np.random.default_rng(0)
     nodes, colors = rng.integers(1, 6000, 300).tolist(), rng.integers(1, 250, 300).tolist()
-    launches, too_large = search_cuda.plan(nodes, colors, 232_448)
+    launches, too_large = search_cuda.plan_launches(nodes, colors, 232_448)
     assert sorted(np.concatenate([*(launch.searches for launch in launches), too_large])) == list(range(300))
     assert [launch.in_shared for launch in launches] == [True, False] and 0 < len(too_large) < 300
     assert launches[0].shared <= 57_344 < launches[1].shared <= 232_448
     assert all((np.diff(np.array(nodes)[launch.searches]) <= 0).all() for launch in launches)  # the largest first
-    assert search_cuda.plan([40_000], [3], 10**9)[1].tolist() == [0]  # integers of 16 bits
+    assert search_cuda.plan_launches([40_000], [3], 10**9)[1].tolist() == [0]  # integers of 16 bits
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from gnn_training.data.families import draw
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.jobs.train import train
-from gnn_training.network.crossover import CrossoverNetwork
+from gnn_training.network.crossover_network import CrossoverNetwork
 from gnn_training.network.crossover_weights import zero_weights
 from gnn_training.search import kernels
 from gnn_training.search.crossover import Parent, children
@@ -49,7 +49,7 @@ def test_a_game_records_parents_and_different_children_and_repeats_itself(seed: 
 def test_classes_are_drawn_on_a_gpu_as_they_are_on_cores(monkeypatch: pytest.MonkeyPatch):
     """The share of the nodes that a child has from elsewhere than without noise, in 720 children each."""
     pytest.importorskip("numba_cuda")
-    from gnn_training.training.games_on_gpu import Games, GpuIsland, GpuPlayer
+    from gnn_training.training.gpu_games import Games, GpuIsland, GpuPlayer
 
     lists, k, ages, left = random_graph(60, 0.5).csr(), 10, np.zeros(60, np.int32), itertools.count()
     made = [Parent(i, ages, ages) for i in range(CHILDREN)]
@@ -130,9 +130,9 @@ def iterations_of(rt: Runtime, settings: TrainSettings) -> tuple[bytes, list[lis
 def drawn(games: SelfPlay, step: int) -> list[Pair]:
     """The pairs of a step for this rank."""
     seen = []
-    games.joined = lambda pairs: seen.extend(pairs)  # type: ignore[method-assign]
+    games.batch_of = lambda pairs: seen.extend(pairs)  # type: ignore[method-assign]
     games.batch(step)
-    del games.joined
+    del games.batch_of
     return seen
 
 
@@ -160,7 +160,7 @@ def test_the_network_learns_from_pairs_what_becomes_of_children(tiny_data: Path,
     games.advance(0, 20, network, [])
     first, optimizer = CrossoverNetwork(), torch.optim.AdamW(network.parameters(), 5e-3)
     first.load_state_dict(network.state_dict())
-    pairs = games.joined(games.buffer.pairs)
+    pairs = games.batch_of(games.buffer.pairs)
     errors = []
     for _ in range(80):
         error = self_play.squared_errors(network(pairs), pairs).mean()
@@ -187,7 +187,7 @@ def test_from_nothing_games_teach_what_holds_for_other_graphs(tmp_path: Path, mo
     optimizer, steps = torch.optim.AdamW(network.parameters(), 2e-3), 300
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(steps):
-        pairs = games.joined([games.buffer.pairs[i] for i in rng.integers(len(games.buffer.pairs), size=16)])
+        pairs = games.batch_of([games.buffer.pairs[i] for i in rng.integers(len(games.buffer.pairs), size=16)])
         optimizer.zero_grad()
         self_play.squared_errors(network(pairs), pairs).mean().backward()
         optimizer.step()
@@ -213,12 +213,12 @@ def test_a_signal_leaves_the_iteration_out_and_no_game_goes_on(tiny_data: Path, 
 
 
 def test_the_oldest_iterations_leave_a_buffer_that_is_full(tmp_path: Path, rt: Runtime):
-    pair, room = play(0)[0][0], 10
-    buffer = ReplayBuffer(tmp_path, room * num_bytes(pair), (), rt)
+    pair, max_bytes = play(0)[0][0], 10
+    buffer = ReplayBuffer(tmp_path, max_bytes * num_bytes(pair), (), rt)
     for iteration in range(3):
-        buffer.add(iteration, [pair] * (room // 2))
+        buffer.add(iteration, [pair] * (max_bytes // 2))
     assert list(buffer.iterations) == [1, 2]
-    buffer.add(3, [pair] * 2 * room)  # at least the last one stays
+    buffer.add(3, [pair] * 2 * max_bytes)  # at least the last one stays
     assert list(buffer.iterations) == [3]
 
 

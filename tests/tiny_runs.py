@@ -103,7 +103,7 @@ def records(run: Path) -> list[dict]:
 
 
 def newest(run: Path) -> dict:
-    return checkpoint.newest(run / "checkpoints")
+    return checkpoint.load_newest(run / "checkpoints")
 
 
 def assert_same_run(run: Path, reference: Path) -> None:

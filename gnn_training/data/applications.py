@@ -15,7 +15,7 @@ from numpy.random import Generator
 from gnn_training.graph import Graph, Instance
 
 
-def sharing(uses: np.ndarray) -> Graph:
+def conflict_graph(uses: np.ndarray) -> Graph:
     """Graph of the rows of a matrix (N, R): two are adjacent if they have a column where neither is 0."""
     used = (uses != 0).astype(np.float32)
     return Graph.from_adjacency(used @ used.T > 0)
@@ -27,7 +27,7 @@ def sharing_links(network: nx.Graph, paths: Sequence[Sequence[int]]) -> Graph:
     uses = np.zeros((len(paths), len(link)))
     for row, path in zip(uses, paths, strict=True):
         row[[link[frozenset(hop)] for hop in pairwise(path)]] = 1
-    return sharing(uses)
+    return conflict_graph(uses)
 
 
 def between(rng: Generator, low: float, high: float) -> float:
@@ -50,7 +50,7 @@ def exam_timetable(rng: Generator, n: int) -> Instance:
     for place in range(min(7, n)):
         taken = rng.integers(2, 8, size=num_students) > place
         takes[rank[taken, place], np.flatnonzero(taken)] = 1
-    return Instance(sharing(takes))
+    return Instance(conflict_graph(takes))
 
 
 def course_timetable(rng: Generator, n: int) -> Instance:
@@ -68,7 +68,7 @@ def course_timetable(rng: Generator, n: int) -> Instance:
         curriculum[rng.permutation(inside)[: rng.integers(3, 9)]] = 1
         curriculum[rng.integers(num_courses, size=rng.integers(0, 3))] = 1
     teaches = teacher[:, None] == np.arange(num_courses)
-    return Instance(sharing(np.concatenate([np.eye(num_courses), teaches, member], axis=1)[course]))
+    return Instance(conflict_graph(np.concatenate([np.eye(num_courses), teaches, member], axis=1)[course]))
 
 
 def pauli_strings(rng: Generator, n: int) -> Instance:
@@ -136,7 +136,7 @@ def jacobian(rng: Generator, n: int) -> Instance:
         pattern |= rng.random((n, n)) < rng.uniform(0, 1 / n)
     else:
         pattern = rng.random((n, round(n * rng.uniform(0.5, 2)))) < rng.uniform(2, 8) / n
-    return Instance(sharing(pattern))
+    return Instance(conflict_graph(pattern))
 
 
 def frequencies(rng: Generator, n: int) -> Instance:
@@ -153,7 +153,7 @@ def frequencies(rng: Generator, n: int) -> Instance:
     is_squared = rng.random() < 0.25
     degree = n * (between(rng, 0.01, 0.06) if is_squared else between(rng, 0.06, 0.4))
     near = away <= np.sort(away, axis=None)[min(n * n - 1, n + round(degree * n))]
-    return Instance(sharing(near) if is_squared else Graph.from_adjacency(near))
+    return Instance(conflict_graph(near) if is_squared else Graph.from_adjacency(near))
 
 
 def lightpaths(rng: Generator, n: int) -> Instance:
@@ -185,7 +185,7 @@ def registers(rng: Generator, n: int) -> Instance:
             begin = last + rng.exponential(0.5 * n, (n, 1))
             last = begin + length / pieces
             live |= (piece < pieces) & (times >= begin) & (times < last)
-    return Instance(sharing(live))
+    return Instance(conflict_graph(live))
 
 
 def matches(rng: Generator, n: int) -> Instance:
@@ -203,7 +203,7 @@ def matches(rng: Generator, n: int) -> Instance:
     stadium = np.where(rng.random(teams) < rng.uniform(0, 1), np.arange(teams) // 2 * 2, np.arange(teams))
     uses, rows = np.zeros((len(games), 2 * teams)), np.arange(len(games))
     uses[rows, games[:, 0]] = uses[rows, games[:, 1]] = uses[rows, teams + stadium[games[:, 0]]] = 1
-    return Instance(sharing(uses))
+    return Instance(conflict_graph(uses))
 
 
 def sudoku(rng: Generator, n: int) -> Instance:

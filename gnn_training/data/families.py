@@ -202,7 +202,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Draw:
+class GraphSpec:
     """Graph `index` of a family, before it is drawn."""
 
     seed: int
@@ -223,13 +223,13 @@ class Draw:
         return int(rng.integers(low, high + 1))
 
 
-def draws(recipe: Recipe, seed: int, graphs: int = 0) -> Iterator[Draw]:
+def graph_specs(recipe: Recipe, seed: int, graphs: int = 0) -> Iterator[GraphSpec]:
     """The graphs of a recipe. `graphs`, if above 0, is another total with the same shares of the families."""
     total, before = recipe.num_graphs, 0
     requested = graphs or total
     for family, number in recipe.counts.items():
         for index in range((before + number) * requested // total - before * requested // total):
-            yield Draw(seed, family, index, recipe.sizes)
+            yield GraphSpec(seed, family, index, recipe.sizes)
         before += number
 
 

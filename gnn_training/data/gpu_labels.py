@@ -14,7 +14,7 @@ from gnn_training.errors import MachineError
 from gnn_training.files import reason
 from gnn_training.graph import Graph
 from gnn_training.search.crossover import GENERATION, Parent
-from gnn_training.search.engine import Budget, Portfolio, Trained, Worker
+from gnn_training.search.engine import Budget, Portfolio, SearchWeights, Worker
 from gnn_training.search.gpu_islands import Group
 from gnn_training.search.gpu_searches import fitting
 
@@ -24,7 +24,7 @@ ISLANDS = 4  # of a graph
 class Labeller(Worker):
     """The search for the label of a graph, until so many moves of TabuCol were in vain or its seconds are over."""
 
-    def __init__(self, row: Row, moves: int, seconds: float, trained: Trained, seed: int):
+    def __init__(self, row: Row, moves: int, seconds: float, trained: SearchWeights, seed: int):
         lists = Graph.from_edges(int(row["num_nodes"]), row["edges"]).csr()
         budget = Budget(math.inf, int(row["lower_bound"]), seed=seed)
         super().__init__(Portfolio(lists, np.asarray(row["coloring"]), budget, trained), 0)
@@ -45,7 +45,7 @@ class Labeller(Worker):
 
 
 def improve_labels(
-    rows: Sequence[Row], moves: Sequence[int], seconds: float, trained: Trained, seed: int, gpus: Sequence[int]
+    rows: Sequence[Row], moves: Sequence[int], seconds: float, trained: SearchWeights, seed: int, gpus: Sequence[int]
 ) -> list[int]:
     """Search longer for the labels in these rows, and change them; return the places of the graphs that are too large.
     moves: in vain, for every graph; seconds: at most, for a graph. MachineError if a GPU does not work.
@@ -57,8 +57,8 @@ def improve_labels(
 
     def search(gpu: int, mine: Sequence[Labeller]) -> None:
         with Group.on_stream([each.lists for each in mine], trained.crossover, torch.device("cuda", gpu)) as group:
-            room = max(ISLANDS, group.room([each.search.num_colors for each in mine]))
-            group.search(enumerate(mine), room, ISLANDS, GENERATION)
+            capacity = max(ISLANDS, group.capacity([each.search.num_colors for each in mine]))
+            group.search(enumerate(mine), capacity, ISLANDS, GENERATION)
 
     with ThreadPoolExecutor(len(gpus)) as pool, progress("labelling validation graphs", 0, len(places)) as advance:
         parts = [searches[i :: len(gpus)] for i in range(len(gpus))]

@@ -22,7 +22,7 @@ from gnn_training import files
 from gnn_training.console import progress
 from gnn_training.contract import CALL_ROUNDS, HORIZON, rounds_by_size
 from gnn_training.data import packed
-from gnn_training.data.families import Draw
+from gnn_training.data.families import GraphSpec
 from gnn_training.data.packed import Columns, Label, PackedGraphs, Row
 from gnn_training.data.sources import read
 from gnn_training.errors import UserError
@@ -45,12 +45,12 @@ TRAIN_MOVES = 500  # at most, of the search for labels of training graphs: rules
 IMPROVED = ("coloring", "num_colors", "lower_bound", "optimal")  # what a longer search for a label may change
 PARTS, VALIDATION = ".parts", "validation"  # a folder, and the parts in it of validation graphs
 
-Source = Draw | Path  # what a worker makes a graph of; its repr identifies it
+Source = GraphSpec | Path  # what a worker makes a graph of; its repr identifies it
 Redraw = Callable[[list[Any]], Sequence[Source]]  # returns other sources in the place of copies
 
 
 @dataclass(frozen=True)
-class Plan:
+class LabelPlan:
     """How to label: everything besides the sources that the result depends on."""
 
     families: tuple[str, ...]  # every family that an instance may have
@@ -64,16 +64,16 @@ class Plan:
     long_search_every: int = 0  # of so many graphs, one gets a long search; 0 for none
 
     @property
-    def trained(self) -> "engine.Trained":
+    def trained(self) -> "engine.SearchWeights":
         """What a search takes of the model."""
         from gnn_training.search import engine  # compiled, which only workers need
 
         weights = from_text(self.crossover) if self.crossover else zero_weights()
-        return engine.Trained(np.array(self.rule, np.float32) if self.rule else None, weights)
+        return engine.SearchWeights(np.array(self.rule, np.float32) if self.rule else None, weights)
 
 
 def label_all(
-    sources: Iterable[Source], folder: Path, plan: Plan, workers: int = 0, redraw: Redraw | None = None,
+    sources: Iterable[Source], folder: Path, plan: LabelPlan, workers: int = 0, redraw: Redraw | None = None,
     gpus: Sequence[int] = (),
 ) -> PackedGraphs:  # fmt: skip
     """Label every source with `workers` processes (0: one per core), write the packed graphs to `folder`, return them.
@@ -107,12 +107,14 @@ def label_all(
     return graphs
 
 
-def _label_longer(kept: list[tuple[Source, Row]], parts: Path, plan: Plan, workers: int, gpus: Sequence[int]) -> None:
+def _label_longer(
+    kept: list[tuple[Source, Row]], parts: Path, plan: LabelPlan, workers: int, gpus: Sequence[int]
+) -> None:
     """Put better labels into the rows of validation graphs."""
     if gpus:
         from gnn_training.data.gpu_labels import improve_labels  # loads numba's CUDA
 
-        moves = [int(plan.moves * more_moves(row["num_nodes"])) for _, row in kept]
+        moves = [int(plan.moves * moves_factor(row["num_nodes"])) for _, row in kept]
         too_large = improve_labels([row for _, row in kept], moves, plan.seconds, plan.trained, plan.seed, gpus)
         kept = [kept[i] for i in too_large]
     found = _label([source for source, _ in kept], parts, VALIDATION, plan, workers)
@@ -147,24 +149,26 @@ def split(num_nodes: np.ndarray, family: np.ndarray, seed: int, every: int = 5) 
 
 
 def _label_without_copies(
-    pending: Sequence[Source], parts: Path, plan: Plan, workers: int, redraw: Redraw | None
+    pending: Sequence[Source], parts: Path, plan: LabelPlan, workers: int, redraw: Redraw | None
 ) -> list[tuple[Source, Row]]:
     """Label the sources, then what is drawn in the place of copies, and so on. Of equal graphs the first stays."""
     kept: dict[int, tuple[Source, Row]] = {}  # by fingerprint
     for number in range(10):  # a family of few small graphs runs out of new ones
-        copies = []
+        duplicates = []
         for source, row in _label(pending, parts, str(number), plan, workers):
             if kept.setdefault(int(row["fingerprint"]), (source, row))[1] is not row:
-                copies.append(source)
-        if copies:
-            log.info("copies of other graphs, %s: %d", "replaced" if redraw else "left out", len(copies))
-        if not copies or not redraw:
+                duplicates.append(source)
+        if duplicates:
+            log.info("copies of other graphs, %s: %d", "replaced" if redraw else "left out", len(duplicates))
+        if not duplicates or not redraw:
             break
-        pending = redraw(copies)
+        pending = redraw(duplicates)
     return list(kept.values())
 
 
-def _label(pending: Sequence[Source], parts: Path, name: str, plan: Plan, workers: int) -> list[tuple[Source, Row]]:
+def _label(
+    pending: Sequence[Source], parts: Path, name: str, plan: LabelPlan, workers: int
+) -> list[tuple[Source, Row]]:
     """Label sources, or read what an earlier run labelled; return those that could be read, and their graphs, in order.
     Validation graphs, which have been labelled once, get longer searches; all else has been told.
     """
@@ -215,7 +219,7 @@ def _read_part(path: Path) -> tuple[Columns, dict[str, str]] | None:
         return None
 
 
-def _label_chunk(path: Path, places: list[tuple[int, Source]], plan: Plan, is_validation: bool) -> None:
+def _label_chunk(path: Path, places: list[tuple[int, Source]], plan: LabelPlan, is_validation: bool) -> None:
     """Label the sources of one chunk and write its part, with positions and notes as metadata."""
     moves = plan.moves if is_validation else min(plan.moves, TRAIN_MOVES)
     every = 0 if is_validation else plan.long_search_every
@@ -223,7 +227,7 @@ def _label_chunk(path: Path, places: list[tuple[int, Source]], plan: Plan, is_va
     metadata: dict[str, list] = {"positions": [], "kinds": [], "notes": []}
     for position, source in places:
         try:
-            instance = source.instance() if isinstance(source, Draw) else read(source)
+            instance = source.instance() if isinstance(source, GraphSpec) else read(source)
             packed.check_size(instance.graph)
         except UserError as error:
             if not plan.skip_bad:
@@ -240,7 +244,9 @@ def _label_chunk(path: Path, places: list[tuple[int, Source]], plan: Plan, is_va
     packed.write_columns(path, packed.join(rows), {name: json.dumps(values) for name, values in metadata.items()})
 
 
-def label(instance: Instance, moves: int, seconds: float, seed: int, trained: "engine.Trained | None" = None) -> Label:
+def label(
+    instance: Instance, moves: int, seconds: float, seed: int, trained: "engine.SearchWeights | None" = None
+) -> Label:
     """Search a coloring, `seconds` at most. Below that limit the label depends on the other arguments alone. On
     geometric graphs, other methods need up to 5 colors more than the trained rule.
     """
@@ -259,7 +265,7 @@ def label(instance: Instance, moves: int, seconds: float, seed: int, trained: "e
         assert given is not None
         lower = int(given.max()) + 1
     work = len(lists.neighbours) / graph.num_nodes + MOVE_WORK  # of a move
-    patience = int(moves * work * more_moves(graph.num_nodes))
+    patience = int(moves * work * moves_factor(graph.num_nodes))
     methods: dict[engine.Method, float] = {portfolio.crossover_search: 2, portfolio.fewer_colors: 0.5}
     if trained.rule is not None:
         methods[portfolio.trained_rule] = 1
@@ -270,7 +276,7 @@ def label(instance: Instance, moves: int, seconds: float, seed: int, trained: "e
     return Label(best.astype(np.int16), first, num_colors, lower, dsatur_colors, lower == num_colors)
 
 
-def more_moves(num_nodes: int) -> float:
+def moves_factor(num_nodes: int) -> float:
     """By how much a graph of so many nodes needs more moves than a small one."""
     return max(1.0, num_nodes / PATIENCE_NODES)
 

@@ -219,6 +219,6 @@ class PackedGraphs:
         return bytes(ragged_row(self.tensors, "names", i)).decode(errors="replace")
 
 
-def spread(total: int, wanted: int) -> list[int]:
+def evenly_spaced(total: int, count: int) -> list[int]:
     """So many of the places 0, 1, ..., or all, from everywhere: neighbours in packed data are of one family."""
-    return np.linspace(0, total - 1, min(wanted, total)).astype(int).tolist() if total else []
+    return np.linspace(0, total - 1, min(count, total)).astype(int).tolist() if total else []

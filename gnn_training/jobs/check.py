@@ -37,7 +37,7 @@ Check = tuple[str, Callable[[], str | None]]  # title; function that returns wha
 # number of processors.
 ROUNDS_PER_SECOND = {"h100": 12e6, "h200": 12e6, "b200": 13e6}
 MEASURED = ("h200", 1)  # the others by arithmetic
-WORTH = 0.5  # efficiency: the time on one GPU through the time of all GPUs together
+MIN_EFFICIENCY = 0.5  # efficiency: the time on one GPU through the time of all GPUs together
 LABEL_SECONDS = 0.3  # of a core, for each graph of recipe full; see docs/LOG.md
 OTHER_MINUTES = 3  # check, export, verify, evaluate and pack, as measured there
 
@@ -87,7 +87,7 @@ def estimate(settings: CheckSettings, kind: str, most: str) -> tuple[dict[str, s
         if settings.price_per_hour:
             row["cost"] = minutes / 60 * settings.price_per_hour * count / int(most)
         rows.append(row | {"speed": "measured" if (kind, count) == MEASURED else "estimated"})
-    worth = [row for row in rows if row["efficiency"] >= WORTH][-1]
+    worth = [row for row in rows if row["efficiency"] >= MIN_EFFICIENCY][-1]
     about = {
         "graphs": f"{graphs} of recipe {settings.recipe}; {LABEL_SECONDS * graphs / 60:.0f} minutes of a core to "
         "generate and label them: do that on a machine without GPUs",
@@ -121,7 +121,7 @@ def _checks(settings: RunSettings, problems: list[UserError]) -> Iterator[Check]
         yield f"logger {logger}", partial(require_logger, logger)
     yield "graphs", partial(_graphs, source)
     if not problems and is_packed(source.graphs):  # otherwise there is nothing to measure
-        ranks, training = num_ranks(settings), settings.of_training(source.graphs, source.generated)
+        ranks, training = num_ranks(settings), settings.train_settings(source.graphs, source.generated)
         measured: list[tuple[int, int, float, float]] = []
 
         def measure_memory() -> str:

@@ -25,7 +25,7 @@ from gnn_training.machine import require_package
 from gnn_training.onnx_program.session import Model
 from gnn_training.processes import interrupts
 from gnn_training.search.engine import Budget, Coloring
-from gnn_training.search.gpus import chosen_gpus
+from gnn_training.search.gpu_workers import chosen_gpus
 from gnn_training.search.portfolio import compile_all
 from gnn_training.search.problem import Problem
 from gnn_training.settings import ColorSettings

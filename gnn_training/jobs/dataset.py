@@ -12,14 +12,14 @@ from pathlib import Path
 
 from gnn_training.contract import GRAPH_TYPES, SHIPPED_MODEL
 from gnn_training.data import sources
-from gnn_training.data.families import RECIPES, Draw, draws
-from gnn_training.data.labels import PARTS, Plan, label_all
+from gnn_training.data.families import RECIPES, GraphSpec, graph_specs
+from gnn_training.data.labels import PARTS, LabelPlan, label_all
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import StorageError, UserError
 from gnn_training.graph import UNNAMED_FAMILY
 from gnn_training.network.crossover_weights import to_text
 from gnn_training.onnx_program.session import Model
-from gnn_training.search.gpus import chosen_gpus
+from gnn_training.search.gpu_workers import chosen_gpus
 from gnn_training.settings import GenerateSettings, ImportSettings, LabelSettings
 
 log = logging.getLogger(__name__)
@@ -29,11 +29,11 @@ LONG_SEARCHES = 50  # at most, for imported graphs; each takes a second or more
 def generate(settings: GenerateSettings) -> PackedGraphs:
     """Draw and label the graphs of a recipe into `settings.out`. Nothing happens if they are already there."""
     recipe = RECIPES[settings.recipe]
-    graphs = list(draws(recipe, settings.seed, settings.graphs))
+    graphs = list(graph_specs(recipe, settings.seed, settings.graphs))
     unused = {family: count(number) for family, number in Counter(draw.family for draw in graphs).items()}
 
-    def redraw(copies: list[Draw]) -> list[Draw]:
-        return [replace(copy, index=next(unused[copy.family])) for copy in copies]
+    def redraw(duplicates: list[GraphSpec]) -> list[GraphSpec]:
+        return [replace(copy, index=next(unused[copy.family])) for copy in duplicates]
 
     origin = {"recipe": settings.recipe, "graphs": len(graphs)}
     plan = _plan(settings, origin, tuple(recipe.counts), recipe.moves, recipe.long_search_every)
@@ -56,13 +56,13 @@ def import_graphs(settings: ImportSettings) -> PackedGraphs:
 
 def _plan(
     settings: LabelSettings, origin: dict, families: tuple[str, ...], moves: int, every: int, skip_bad: bool = False
-) -> Plan:
+) -> LabelPlan:
     """How to label, with the trained rule of the shipped file. every: of so many graphs, one gets a long search."""
     origin |= {"iterations": moves} | settings.model_dump(include={"seed", "label_seconds"})
     if settings.gpus != "none":  # other labels
         origin |= {"gpus": settings.gpus}
     model = Model(SHIPPED_MODEL, 1)
-    return Plan(
+    return LabelPlan(
         families=families, moves=moves, seconds=settings.label_seconds, seed=settings.seed, origin=origin,
         skip_bad=skip_bad, rule=tuple(model.rule.tolist()), crossover=to_text(model.crossover), long_search_every=every,
     )  # fmt: skip

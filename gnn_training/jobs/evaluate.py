@@ -24,7 +24,7 @@ from gnn_training.console import as_text, errors_as_warnings, markdown_table, pr
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import sources, suites
 from gnn_training.data.formats import integer
-from gnn_training.data.packed import PackedGraphs, is_packed, spread
+from gnn_training.data.packed import PackedGraphs, evenly_spaced, is_packed
 from gnn_training.data.suites import Case
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, NeighbourLists, conflicts, is_proper, num_colors
@@ -33,9 +33,9 @@ from gnn_training.network import rule
 from gnn_training.onnx_program.session import Model, from_logits
 from gnn_training.report import scores
 from gnn_training.report.page import IN_EVERY_PAGE, as_networkx, is_drawable, pictures, render
-from gnn_training.report.scores import COMPARED_SECONDS, METHODS, Row
+from gnn_training.report.scores import COMPARED_SECONDS, METHODS, GraphScores
 from gnn_training.search import engine, first_colorings, kernels, portfolio
-from gnn_training.search.gpus import chosen_gpus
+from gnn_training.search.gpu_workers import chosen_gpus
 from gnn_training.settings import EvaluateSettings
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def evaluate(settings: EvaluateSettings) -> None:
     """
     web_page = settings.report.with_suffix(".html")
     files.require_places([settings.report, web_page], _inputs(settings))
-    if web_page.exists() and IN_EVERY_PAGE not in files.read_bytes(web_page, files.OWN_LIMIT):
+    if web_page.exists() and IN_EVERY_PAGE not in files.read_bytes(web_page, files.MAX_FILE_BYTES):
         raise UserError(f"{web_page}: is not a page of `evaluate`, which would replace it; name another --report")
     model = Model(settings.model, settings.threads)
     portfolio.compile_all()
@@ -70,7 +70,7 @@ def evaluate(settings: EvaluateSettings) -> None:
         "summary": scores.summarize(scores.without_planted(rows)), "families": scores.by_family(rows),
         "graphs": [{name: value for name, value in vars(row).items() if name not in NOT_REPORTED} for row in rows],
         "picture": _picture(rows),
-        "note": scores.note(settings.seconds, threads, gpus),
+        "note": scores.search_resources(settings.seconds, threads, gpus),
         "verdict": scores.verdict(rows, settings.seconds or COMPARED_SECONDS),
     }  # fmt: skip
     files.write_bytes(settings.report, files.as_json(content))
@@ -79,10 +79,12 @@ def evaluate(settings: EvaluateSettings) -> None:
     _show(content, settings.report.parent / run_files.CURVES_FOLDER)
 
 
-def _rows(cases: Sequence[Case], model: Model, settings: EvaluateSettings, threads: int, gpus: list[int]) -> list[Row]:
+def _rows(
+    cases: Sequence[Case], model: Model, settings: EvaluateSettings, threads: int, gpus: list[int]
+) -> list[GraphScores]:
     """Color every graph by every method that was asked for. threads: of a search."""
-    rules, rows = _rules(model), list[Row]()
-    called = spread(len(cases), settings.calls or len(cases))
+    rules, rows = _rules(model), list[GraphScores]()
+    called = evenly_spaced(len(cases), settings.calls or len(cases))
     with (
         progress("evaluate", 0, len(cases) + (1 + bool(settings.seconds)) * len(called)) as advance,
         ThreadPoolExecutor(model.threads) as pool,
@@ -142,14 +144,14 @@ def _cases(settings: EvaluateSettings) -> list[Case]:
         if not ids:  # a single graph is for training
             ids = list(range(len(data)))
             log.warning("%s: no validation graphs: the scores are those of all graphs", settings.graphs)
-        chosen_by = {ids[place] for place in spread(len(ids), settings.exclude_selection)}
+        chosen_by = {ids[place] for place in evenly_spaced(len(ids), settings.exclude_selection)}
         if len(ids) - len(chosen_by) >= MIN_OTHERS:
             ids = [i for i in ids if i not in chosen_by]
         cases = [Case(data.graph(i), int(data.num_colors[i]), data.families[data.family[i]]) for i in ids]
     else:
         cases = [Case(_read(file)) for file in sources.find([settings.graphs])]
     if settings.limit:  # from everywhere, because neighbours in the list are of one family
-        cases = [cases[place] for place in spread(len(cases), settings.limit)]
+        cases = [cases[place] for place in evenly_spaced(len(cases), settings.limit)]
     file = settings.best_known or (suites.DIMACS if settings.suite == "dimacs" else None)
     if file:
         best_known, name = _best_known(file), cases[0].graph.name
@@ -192,21 +194,21 @@ def _rules(model: Model) -> dict[str, np.ndarray]:
     return {"untrained": rule.untrained(), **others, "rule": model.rule}
 
 
-def _row(case: Case, rules: dict[str, np.ndarray], settings: EvaluateSettings) -> Row:
+def _row(case: Case, rules: dict[str, np.ndarray], settings: EvaluateSettings) -> GraphScores:
     """The graph, with the colors of the methods that take one thread."""
     graph, lists, seconds = case.graph, case.graph.csr(), settings.seconds or COMPARED_SECONDS
     clique, sizes = first_colorings.clique_size(lists), (graph.num_nodes, graph.num_edges)
     bounds = clique, max(clique, case.target)
-    row = Row(graph, graph.name, case.family, *sizes, case.best_known, *bounds, published=case.published)
-    _note(row, "dsatur", starmap(kernels.dsatur, [lists]))
+    row = GraphScores(graph, graph.name, case.family, *sizes, case.best_known, *bounds, published=case.published)
+    _record(row, "dsatur", starmap(kernels.dsatur, [lists]))
     if settings.tabucol:
-        _note(row, "tabucol", _one_method(lists, row.lower, seconds, portfolio.tabu_search))
+        _record(row, "tabucol", _one_method(lists, row.lower, seconds, portfolio.tabu_search))
         for method, weights in rules.items():
-            _note(row, method, _one_method(lists, row.lower, seconds, portfolio.trained_rule, weights))
+            _record(row, method, _one_method(lists, row.lower, seconds, portfolio.trained_rule, weights))
     return row
 
 
-def _add_call(row: Row, model: Model) -> None:
+def _add_call(row: GraphScores, model: Model) -> None:
     """Add one call, which takes all threads."""
     graph, start = row.graph, time.monotonic()
     try:
@@ -215,26 +217,26 @@ def _add_call(row: Row, model: Model) -> None:
     except (MemoryError, TimeoutError) as error:
         log.warning("%s: too large for the network on this machine: %s", graph.name, error)
     else:
-        _note(row, "one_call", [one_call], spent)
+        _record(row, "one_call", [one_call], spent)
         row.conflicts = conflicts(graph, prediction.logits[0].argmax(1))
         row.chromatic = float(prediction.chromatic[0])
 
 
 def _add_search(
-    rows: Sequence[Row], trained: engine.Trained, seconds: float, threads: int, gpus: Sequence[int]
+    rows: Sequence[GraphScores], trained: engine.SearchWeights, seconds: float, threads: int, gpus: Sequence[int]
 ) -> Iterator[None]:
     """Add the search to every row. Each of several GPUs has a graph of its own at a time."""
     free = SimpleQueue[int | None]()
     for gpu in gpus or (None,):
         free.put(gpu)
 
-    def search(row: Row) -> None:
+    def search(row: GraphScores) -> None:
         row.gpu = free.get()  # nobody else has it until it is put back
         try:
             deadline = time.monotonic() + seconds
             budget = engine.Budget(deadline, row.lower, threads, gpus=() if row.gpu is None else (row.gpu,))
             found = portfolio.colorings(row.graph, trained, budget, row.clique)
-            _note(row, "search", (coloring.colors for coloring in found))
+            _record(row, "search", (coloring.colors for coloring in found))
         finally:
             free.put(row.gpu)
 
@@ -242,13 +244,13 @@ def _add_search(
         yield from pool.map(search, rows)
 
 
-def _add_tabucol_call(row: Row) -> None:
+def _add_tabucol_call(row: GraphScores) -> None:
     """Add TabuCol in the time of the call, if there was one."""
     if spent := row.seconds.get("one_call"):
-        _note(row, "tabucol_call", _one_method(row.graph.csr(), row.lower, spent, portfolio.tabu_search))
+        _record(row, "tabucol_call", _one_method(row.graph.csr(), row.lower, spent, portfolio.tabu_search))
 
 
-def _picture(rows: list[Row]) -> dict[str, Any] | None:
+def _picture(rows: list[GraphScores]) -> dict[str, Any] | None:
     """A connected graph for the page, with DSATUR's coloring and one of the file: the graph with fewest edges of those
     that the file colors with fewer colors, else of all.
     """
@@ -264,7 +266,7 @@ def _picture(rows: list[Row]) -> dict[str, Any] | None:
     return None
 
 
-def _note(row: Row, method: str, colorings: Iterable[np.ndarray], spent: float = 0.0) -> None:
+def _record(row: GraphScores, method: str, colorings: Iterable[np.ndarray], spent: float = 0.0) -> None:
     """Note in the row what a method finds, and when; `spent` seconds came before."""
     start = time.monotonic() - spent
     timed = [(time.monotonic() - start, colors) for colors in colorings]
@@ -286,5 +288,5 @@ def _one_method(
     """Yield DSATUR's colors, then those of one method on one thread, each with fewer colors, down to `lower`."""
     budget, colors = engine.Budget(time.monotonic() + seconds, lower), kernels.dsatur(*lists)
     yield colors
-    found = engine.improvements(lists, colors, budget, {method: 1}, engine.Trained(rule))
+    found = engine.improvements(lists, colors, budget, {method: 1}, engine.SearchWeights(rule))
     yield from (better.colors for better in found)

@@ -26,7 +26,7 @@ def export(settings: ExportSettings) -> Path:
     from safetensors.torch import save  # torch takes seconds to import
 
     from gnn_training.network.network import ColoringNetwork
-    from gnn_training.onnx_program.export import build, verified
+    from gnn_training.onnx_program.build import build, verified
     from gnn_training.training import checkpoint
 
     state = checkpoint.load(settings.run)

@@ -29,7 +29,7 @@ def pack(settings: PackSettings) -> Path:
         folder = settings.run / run_files.CHECKPOINT_FOLDER
         newest = max(folder.glob(run_files.CHECKPOINTS), default=folder / "step-00000000.pt")  # or an error
         records.append(newest)
-    contents |= {path.name: files.read_bytes(path, files.OWN_LIMIT, HINT) for path in records}
+    contents |= {path.name: files.read_bytes(path, files.MAX_FILE_BYTES, HINT) for path in records}
     paths = [*(settings.models / name for name in MODEL_FILES), *records]
     modified = max(int(path.stat().st_mtime) for path in paths)
     names = run_files.REPORT, run_files.CONFIG, run_files.STATUS  # the manifest has the last

@@ -83,7 +83,7 @@ def run(settings: RunSettings) -> None:
         num_ranks(settings)  # GPUs that are missing are found before graphs are made
         with _tensorboard(settings):
             for step in steps:
-                _do(step, settings, record)
+                _run_step(step, settings, record)
     _finish(settings, record, f"ready after {duration(time.monotonic() - started)}" if is_new else "already done")
 
 
@@ -113,7 +113,7 @@ def plan(settings: RunSettings, source: DataLocation) -> list[Step]:
     run, models = settings.run, settings.models
     manifest, best, report = source.graphs / MANIFEST_FILE, run / run_files.BEST, run / run_files.REPORT
     model, web, sums = (models / name for name in (MODEL_FILE, WEB_FILE, SUMS_FILE))
-    training = settings.of_training(source.graphs, source.generated)
+    training = settings.train_settings(source.graphs, source.generated)
     checked = settings.model_dump() | training.model_dump() | {"tensorboard": 0}  # whose port is taken by this job
     exporting = ExportSettings(run=run, models=models)
     verifying = exporting.model_copy(update={"verify_only": True})
@@ -207,7 +207,7 @@ def _tensorboard(settings: RunSettings) -> AbstractContextManager[object]:
     return processes.python(arguments, settings.run / "tensorboard.log")
 
 
-def _do(step: Step, settings: RunSettings, record: StepRecord) -> None:
+def _run_step(step: Step, settings: RunSettings, record: StepRecord) -> None:
     """Run the command of a step if it is not done; end this process if it fails."""
     title = f"{STEPS.index(step.name) + 1}/{len(STEPS)} {step.name}"
     if record.is_done(step):

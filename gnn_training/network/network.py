@@ -14,7 +14,7 @@ from torch_geometric.data import HeteroData
 
 from gnn_training.contract import CROSSOVER_LAYERS, CROSSOVER_WIDTH, GRAPH_TYPES
 from gnn_training.network import rule
-from gnn_training.network.crossover import CrossoverNetwork, size_of
+from gnn_training.network.crossover_network import CrossoverNetwork, size_of
 from gnn_training.network.states import STATE_FEATURES
 
 HIDDEN = 64  # units of PredictionNetwork
@@ -50,7 +50,7 @@ class Predictions(NamedTuple):
         return (100 / HARDEST * log_rounds).clamp(0, 100)
 
 
-def first_weights() -> Tensor:
+def initial_rule() -> Tensor:
     """Weights (NUM_WEIGHTS,) of an untrained network: every conflict weighs 1, so that a round is one of TabuCol."""
     parts, controls = {name: torch.zeros(shape) for name, shape in rule.SHAPES.items()}, len(rule.CONTROLS)
     parts["by_graph"][controls:-1] = 0.5 * torch.randn(rule.HIDDEN, len(rule.GRAPH_FEATURES))
@@ -64,7 +64,7 @@ class ColoringNetwork(nn.Module):
 
     def __init__(self, width: int = CROSSOVER_WIDTH, layers: int = CROSSOVER_LAYERS) -> None:
         super().__init__()
-        self.rule = nn.Parameter(first_weights())  # by evolution strategies
+        self.rule = nn.Parameter(initial_rule())  # by evolution strategies
         self.predictions = PredictionNetwork()  # by gradient
         self.crossover = CrossoverNetwork(width, layers)  # by gradient, from the pairs of self-play
 

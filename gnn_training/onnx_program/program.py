@@ -137,7 +137,7 @@ class Search(nn.Module):
         result = tensor_search.search(tensor_search.split(self.rule[None]), graphs, task, limits, rounds)
         heads = self.predict(graphs, result, bounds.clique.float(), limits.color_ids)
         of_numbers = [torch.cat([x, torch.zeros_like(x[:1])]).index_select(0, numbers.rows) for x in heads]
-        return Searched(without_gaps(result.colors, graphs, limits.color_ids), result.counts, *of_numbers)
+        return Searched(renumbered(result.colors, graphs, limits.color_ids), result.counts, *of_numbers)
 
     def predict(
         self, graphs: Graphs, result: tensor_search.Result, lower: Tensor, color_ids: Tensor
@@ -221,7 +221,7 @@ def count_to(number: Tensor) -> Tensor:
     return torch.arange(number.item(), device=number.device)
 
 
-def without_gaps(colors: Tensor, graphs: Graphs, color_ids: Tensor) -> Tensor:
+def renumbered(colors: Tensor, graphs: Graphs, color_ids: Tensor) -> Tensor:
     """Colors (G, N) renumbered in their order, so that all numbers up to the largest are used."""
     used = ((colors[:, :, None] == color_ids) & graphs.exists[:, :, None]).any(1).long()  # (G, K)
     return (used.cumsum(1) - used).gather(1, colors)

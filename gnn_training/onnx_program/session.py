@@ -22,7 +22,7 @@ from gnn_training.graph import Graph, concatenated
 from gnn_training.graph_objects import as_graph, is_one_graph
 from gnn_training.machine import available_bytes, usable_threads
 from gnn_training.network import crossover_weights, rule
-from gnn_training.search.engine import Trained
+from gnn_training.search.engine import SearchWeights
 from gnn_training.search.kernels import first_fit
 
 log = logging.getLogger(__name__)
@@ -76,9 +76,9 @@ class Model:
         return Model, (self.path, self.threads)
 
     @property
-    def trained(self) -> Trained:
+    def trained(self) -> SearchWeights:
         """What a search takes from the file."""
-        return Trained(self.rule, self.crossover)
+        return SearchWeights(self.rule, self.crossover)
 
     @cached_property
     def _session(self) -> Any:

@@ -31,7 +31,7 @@ PLANTED = "planted coloring"  # row of all families of PLANTED_COLORING
 
 
 @dataclass
-class Row:
+class GraphScores:
     """One graph. A method that was not asked for, or would have taken too much time or memory, is missing."""
 
     graph: Graph  # not in the report
@@ -57,12 +57,12 @@ class Row:
         return self.colors[method] - self.best_known
 
 
-def without_planted(rows: Sequence[Row]) -> Sequence[Row]:
+def without_planted(rows: Sequence[GraphScores]) -> Sequence[GraphScores]:
     """The rows whose gap a search can close: those without a planted coloring, or all if there are no others."""
     return [row for row in rows if row.family not in PLANTED_COLORING] or rows
 
 
-def summarize(rows: Sequence[Row]) -> dict[str, Any]:
+def summarize(rows: Sequence[GraphScores]) -> dict[str, Any]:
     """Sum up rows: each method over the graphs it colored, the estimate over those with a best known number."""
     estimates = [(row.chromatic, row.best_known) for row in rows]
     errors = [abs(estimate - best) for estimate, best in estimates if estimate is not None and best is not None]
@@ -76,11 +76,11 @@ def summarize(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def by_family(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+def by_family(rows: Sequence[GraphScores]) -> dict[str, dict[str, Any]]:
     """The summary of every family, of every size without planted colorings, and of these; empty if no row has a family.
     A family such as "q = 3, n = 16" counts in "q = 3" too, and tells its size.
     """
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[GraphScores]] = {}
     for row in rows:
         for name in {row.family, row.family.partition(",")[0]} if row.family else ():
             groups.setdefault(name, []).append(row)
@@ -97,7 +97,7 @@ def by_family(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
     return {name: summarize(groups[name]) for name in names}
 
 
-def _scores(rows: Sequence[Row], method: str) -> dict[str, Any] | None:
+def _scores(rows: Sequence[GraphScores], method: str) -> dict[str, Any] | None:
     done = [row for row in rows if method in row.colors]
     if not done:
         return None
@@ -122,7 +122,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return fmean(values) if values else None
 
 
-def verdict(rows: Sequence[Row], seconds: float) -> str:
+def verdict(rows: Sequence[GraphScores], seconds: float) -> str:
     """A sentence: how many colors the trained rule saves against others with so many seconds each, and which file to
     use. "" if it was not compared. Differences are means of pairs, with one standard error; two of them count.
     """
@@ -154,7 +154,7 @@ def verdict(rows: Sequence[Row], seconds: float) -> str:
     return f"{sentence}: {advice}."
 
 
-def note(seconds: float, threads: int, gpus: Mapping[int, str]) -> str:
+def search_resources(seconds: float, threads: int, gpus: Mapping[int, str]) -> str:
     """What search had for a graph; "" if it was not asked for. gpus: names by number."""
     if not seconds:
         return ""

@@ -3,8 +3,8 @@
 Greedy partition crossover (Galinier and Hao 1999) makes the class with most nodes left a class of the child, first of
 one parent, then of the other, and so on. Here it is the class whose nodes left have the largest sum of values. The
 messages of the network go from the nodes to the classes that they have in both colorings, and back.
-`network/crossover.py` is the same network in torch, which self-play trains. An exported file has the weights in its
-metadata.
+`network/crossover_network.py` is the same network in torch, which self-play trains. An exported file has the weights
+in its metadata.
 
 Letters in shapes: N nodes, K colors, F features, D width; the two colorings are 0 and 1.
 """
@@ -64,16 +64,16 @@ def crossover(first, second, values, k, noise):
     a single row (1, k) for all.
     """
     n, child = len(first), np.full(len(first), -1, dtype=np.int32)
-    left, worth = np.zeros((2, k), dtype=np.int64), np.zeros((2, k))
+    left, class_values = np.zeros((2, k), dtype=np.int64), np.zeros((2, k))
     for v in range(n):
         left[0, first[v]] += 1
         left[1, second[v]] += 1
-        worth[0, first[v]] += values[0, v]
-        worth[1, second[v]] += values[1, v]
+        class_values[0, first[v]] += values[0, v]
+        class_values[1, second[v]] += values[1, v]
     for c in range(k):
         p, best, most = c % 2, -1, 0.0
         for x in range(k):
-            value = worth[p, x] + noise[c % len(noise), x]
+            value = class_values[p, x] + noise[c % len(noise), x]
             if left[p, x] > 0 and (best < 0 or value > most):
                 best, most = x, value
         parent = first if p == 0 else second
@@ -82,8 +82,8 @@ def crossover(first, second, values, k, noise):
                 child[v] = c
                 left[0, first[v]] -= 1
                 left[1, second[v]] -= 1
-                worth[0, first[v]] -= values[0, v]
-                worth[1, second[v]] -= values[1, v]
+                class_values[0, first[v]] -= values[0, v]
+                class_values[1, second[v]] -= values[1, v]
     return child
 
 
@@ -147,7 +147,7 @@ def node_values(x, parents, k, weights):
     for i in range(len(layers)):
         layer, bias = layers[i], weights.layer_biases[i]
         # Sums of nodes of either coloring (first index) by their classes in coloring 0 and 1 (second index).
-        sums, said = np.zeros((2, 2, k, d_end), dtype=np.float32), np.zeros((2, 2, k, d_end), dtype=np.float32)
+        sums, messages = np.zeros((2, 2, k, d_end), dtype=np.float32), np.zeros((2, 2, k, d_end), dtype=np.float32)
         for v in range(n):
             for p in range(2):
                 for d in range(d_end):
@@ -160,11 +160,11 @@ def node_values(x, parents, k, weights):
                 for c in range(k):
                     for d in range(d_end):
                         sums[p, q, c, d] /= max(sizes[q, c], np.float32(1))
-                    add_product(sums[p, q, c], layer[1 if p == q else 3], said[p, q, c])
+                    add_product(sums[p, q, c], layer[1 if p == q else 3], messages[p, q, c])
         for v in range(n):
             for p in range(2):
                 for d in range(d_end):
-                    h[v, p, d] += bias[d] + said[p, 0, parents[0, v], d] + said[p, 1, parents[1, v], d]
+                    h[v, p, d] += bias[d] + messages[p, 0, parents[0, v], d] + messages[p, 1, parents[1, v], d]
                 add_product(e[v, p], layer[0], h[v, p])
                 add_product(e[v, 1 - p], layer[2], h[v, p])
     values = np.ones((2, n), dtype=np.float32)

@@ -44,14 +44,14 @@ class Coloring(NamedTuple):
         return int(self.colors.max()) + 1
 
 
-class Trained(NamedTuple):
+class SearchWeights(NamedTuple):
     """What a search takes from a model file."""
 
     rule: np.ndarray | None = None  # (NUM_WEIGHTS,) float32
     crossover: CrossoverWeights = zero_weights()
 
 
-UNTRAINED = Trained()
+UNTRAINED = SearchWeights()
 
 
 class Budget(NamedTuple):
@@ -66,7 +66,7 @@ class Budget(NamedTuple):
 
 def improvements(
     lists: NeighbourLists, colors: np.ndarray, budget: Budget, methods: "Mapping[Method, float]",
-    trained: Trained = UNTRAINED, patience: int = FOREVER, extra: "Sequence[ExtraWorker]" = (),
+    trained: SearchWeights = UNTRAINED, patience: int = FOREVER, extra: "Sequence[ExtraWorker]" = (),
 ) -> Iterator[Coloring]:  # fmt: skip
     """Yield colorings with ever fewer colors than the proper `colors` (N,), which has no gaps, until the budget is
     spent or every thread has done `patience` work in vain. extra: what searches in threads of its own. With one thread
@@ -81,7 +81,7 @@ def improvements(
     yield from Portfolio(lists, colors, budget, trained).run(methods, patience, extra)
 
 
-def compact(colors: np.ndarray) -> np.ndarray:
+def renumbered(colors: np.ndarray) -> np.ndarray:
     """The same classes (N,) int32 with colors from 0 without gaps."""
     return np.unique(colors, return_inverse=True)[1].astype(np.int32)
 
@@ -89,7 +89,7 @@ def compact(colors: np.ndarray) -> np.ndarray:
 class Portfolio:
     """The best coloring known of a graph, and the threads that look for a better one."""
 
-    def __init__(self, lists: NeighbourLists, colors: np.ndarray, budget: Budget, trained: Trained):
+    def __init__(self, lists: NeighbourLists, colors: np.ndarray, budget: Budget, trained: SearchWeights):
         self.lists, self.best, self.budget, self.trained = lists, colors.astype(np.int32), budget, trained
         self.workers, self.is_over, self._lock = list[Worker](), False, Lock()
         self._events: SimpleQueue[Coloring | BaseException | None] = SimpleQueue()  # None: a thread has ended
@@ -138,7 +138,7 @@ class Portfolio:
 
     def offer(self, colors: np.ndarray, method: str) -> None:
         """Take a proper coloring (N,) if it has fewer colors than the best, and stop all who look for no fewer."""
-        colors = compact(colors)
+        colors = renumbered(colors)
         with self._lock:
             if colors.max() < self.best.max():
                 self.best = colors

@@ -27,7 +27,7 @@ def seeded(*numbers: int) -> np.ndarray:
     return np.random.default_rng(numbers).integers(1, 2**63, size=1, dtype=np.uint64)
 
 
-def in_time(deadline: float, kernel: Callable[..., Any], *arguments: Any) -> Any:
+def run_until(deadline: float, kernel: Callable[..., Any], *arguments: Any) -> Any:
     """What a compiled loop returns, whose last argument is `stop`: that is set at the deadline of time.monotonic(). The
     loop runs in its own thread, because a signal would wait for it in this one.
     """
@@ -45,7 +45,7 @@ def in_time(deadline: float, kernel: Callable[..., Any], *arguments: Any) -> Any
 def clique_size(lists: NeighbourLists, deadline: float = math.inf) -> int:
     """Size of a clique, grown greedily from the nodes of highest degree: no coloring has fewer colors."""
     by_degree = np.argsort(-np.diff(lists.offsets), kind="stable")
-    return int(first_loop(kernels.greedy_clique, deadline, *lists, by_degree[:CLIQUE_STARTS]))
+    return int(run_first(kernels.greedy_clique, deadline, *lists, by_degree[:CLIQUE_STARTS]))
 
 
 def first_coloring(lists: NeighbourLists, dsatur: np.ndarray | None = None) -> np.ndarray:
@@ -54,7 +54,7 @@ def first_coloring(lists: NeighbourLists, dsatur: np.ndarray | None = None) -> n
     """
     colors = kernels.dsatur(*lists) if dsatur is None else dsatur
     if density(lists) >= SETS_FROM and len(colors) <= SETS_UP_TO:
-        colors = min(colors, set_coloring(*lists, 0, FIRST_SET_MOVES, kernels.GO), key=np.max)
+        colors = min(colors, set_coloring(*lists, 0, FIRST_SET_MOVES, kernels.NEVER_STOP), key=np.max)
     return colors.astype(np.int16)
 
 
@@ -86,13 +86,13 @@ def set_coloring(offsets: np.ndarray, neighbours: np.ndarray, seed: int, moves: 
     return colors
 
 
-def with_first_fit(lists: NeighbourLists, colors: np.ndarray) -> np.ndarray:
+def completed(lists: NeighbourLists, colors: np.ndarray) -> np.ndarray:
     """A coloring (N,) int32 with colors also for the nodes that have none, -1, because the time was over."""
     if colors.min() < 0:
         colors = kernels.first_fit(*lists, np.argsort(np.where(colors < 0, len(colors), colors), kind="stable"))
     return colors
 
 
-def first_loop(kernel: Any, deadline: float, *arguments: Any) -> Any:
-    """Run a loop that a search begins with by `in_time`, for FIRST_SECONDS at least, and return its result."""
-    return in_time(max(deadline, time.monotonic() + FIRST_SECONDS), kernel, *arguments)
+def run_first(kernel: Any, deadline: float, *arguments: Any) -> Any:
+    """Run a loop that a search begins with by `run_until`, for FIRST_SECONDS at least, and return its result."""
+    return run_until(max(deadline, time.monotonic() + FIRST_SECONDS), kernel, *arguments)

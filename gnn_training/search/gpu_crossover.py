@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from gnn_training.graph import NeighbourLists
-from gnn_training.network.crossover import CrossoverNetwork, pairs_of
+from gnn_training.network.crossover_network import CrossoverNetwork, pairs_of
 from gnn_training.network.crossover_weights import CrossoverWeights
 from gnn_training.search import search_cuda
 from gnn_training.search.batches import copied_to
 from gnn_training.search.crossover import LOG_GENERATION
 from gnn_training.search.gpu_searches import ChildSearcher
 
-EXACT = 2048  # up to which float16 has all integers
+EXACT_IN_HALF = 2048  # up to which float16 has all integers
 CROSSED = 2**27  # numbers of colorings, nodes and colors that are crossed at a time
 
 
@@ -29,10 +29,10 @@ class BatchedCrossover:
         """graphs: those of the searcher."""
         self.graphs, device = searcher.graphs, searcher.device
         degrees = [np.diff(lists.offsets) for lists in graphs]
-        self.degree = copied_to(device, filled_up(degrees))
+        self.degree = copied_to(device, pad_rows(degrees))
         moments = [(each.mean(), math.sqrt(max(each.var(), 1e-6))) for each in degrees]
         self.moments = torch.tensor(moments, dtype=torch.float, device=device)  # mean and standard deviation of degrees
-        self.kind = torch.half if device.type == "cuda" and self.degree.shape[1] <= EXACT else torch.float
+        self.kind = torch.half if device.type == "cuda" and self.degree.shape[1] <= EXACT_IN_HALF else torch.float
         self.only = None
         if len(graphs) == 1:
             self.only = self._adjacency(torch.zeros(1, dtype=torch.long, device=device), self.degree.shape[1])[0]
@@ -69,12 +69,12 @@ class BatchedCrossover:
         n = is_node[:, :1].sum(2, keepdim=True)
         degree = self.degree[graph, : parents.shape[2]][:, None]
         mean, deviation = self.moments[graph].T[:, :, None, None]
-        own = degree.new_zeros(len(parents), 2, num_colors, parents.shape[2], dtype=self.kind)
-        own.scatter_(2, parents[:, :, None], 1)
+        in_class = degree.new_zeros(len(parents), 2, num_colors, parents.shape[2], dtype=self.kind)
+        in_class.scatter_(2, parents[:, :, None], 1)
         matrix = self._adjacency(graph, parents.shape[2]) if self.only is None else self.only
-        counts = (own.flatten(1, 2) @ matrix).view_as(own)  # neighbours of a node with a color
+        counts = (in_class.flatten(1, 2) @ matrix).view_as(in_class)  # neighbours of a node with a color
         is_color = torch.arange(num_colors, device=k.device) < k[:, None]
-        free = (counts == 0) & (own == 0) & is_color[:, None, :, None] & is_node[:, :, None]
+        free = (counts == 0) & (in_class == 0) & is_color[:, None, :, None] & is_node[:, :, None]
         together, ones = parents[:, 0] * num_colors + parents[:, 1], torch.ones_like(parents[:, 0], dtype=torch.float)
         both = ones.new_zeros(len(parents), num_colors**2).scatter_add_(1, together, ones)
         square = both.view(-1, num_colors, num_colors)
@@ -110,15 +110,17 @@ def cross_pairs(parents: Tensor, values: Tensor, k: Tensor, noise: Tensor | None
     for c in range(num_colors):
         p, is_left = c % 2, (parents[:, 0] >= 0) & (child < 0)
         left = values.new_zeros(len(k), num_colors)
-        worth = left.scatter_add(1, of_node[:, p], values[:, p] * is_left)
+        class_values = left.scatter_add(1, of_node[:, p], values[:, p] * is_left)
         left = left.scatter_add(1, of_node[:, p], is_left.double())
-        worth = (worth if noise is None else worth + noise[:, c]).masked_fill(left == 0, -torch.inf)
-        is_chosen = is_left & (of_node[:, p] == worth.argmax(1, keepdim=True)) & (c < k)[:, None]
+        if noise is not None:
+            class_values = class_values + noise[:, c]
+        class_values = class_values.masked_fill(left == 0, -torch.inf)
+        is_chosen = is_left & (of_node[:, p] == class_values.argmax(1, keepdim=True)) & (c < k)[:, None]
         child = torch.where(is_chosen, c, child)
     return child
 
 
-def filled_up(rows: Sequence[np.ndarray]) -> np.ndarray:
+def pad_rows(rows: Sequence[np.ndarray]) -> np.ndarray:
     """Arrays (..., N) of different N in one, with -1 at the ends."""
     longest = max(row.shape[-1] for row in rows)
     filled = np.full((len(rows), *rows[0].shape[:-1], longest), -1, dtype=rows[0].dtype)

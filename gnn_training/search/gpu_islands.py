@@ -18,7 +18,7 @@ from gnn_training.search import search_cuda
 from gnn_training.search.batches import copied_to
 from gnn_training.search.crossover import Parent, stacked
 from gnn_training.search.engine import Worker
-from gnn_training.search.gpu_crossover import BatchedCrossover, filled_up
+from gnn_training.search.gpu_crossover import BatchedCrossover, pad_rows
 from gnn_training.search.gpu_searches import ChildSearcher, shared_memory
 from gnn_training.search.islands import Island
 
@@ -99,9 +99,9 @@ class Group:
         with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
             yield cls(graphs, weights, device)
 
-    def room(self, colors: Sequence[int]) -> int:
+    def capacity(self, colors: Sequence[int]) -> int:
         """Islands that the GPU has at the same time. MachineError: a graph is too large. colors: of every graph."""
-        if not (count := self.searcher.room(colors) // 2):
+        if not (count := self.searcher.capacity(colors) // 2):
             raise MachineError("the graph is too large for a thread block")
         return count
 
@@ -134,7 +134,7 @@ class Group:
         owners = [island for island, several in zip(islands, starts, strict=True) for _ in several]
         graph, k, seeds = np.array([(each.graph, each.k, each.random.integers(2**31)) for each in owners]).T
         rules = np.stack([each.rule for each in owners])
-        found = self.searcher(graph, k, filled_up([x for several in starts for x in several]), seeds, rules, rounds)
+        found = self.searcher(graph, k, pad_rows([x for several in starts for x in several]), seeds, rules, rounds)
         while not self.searcher.is_done():
             if all(island.worker.search.is_over for island in islands):
                 return []
@@ -173,6 +173,6 @@ class Group:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Graph, k, colors and ages of pairs, as `BatchedCrossover` takes them."""
         places = np.array([(island.graph, island.k) for island in islands]).T
-        of_nodes = (filled_up(each) for each in zip(*map(stacked, pairs), strict=True))
+        of_nodes = (pad_rows(each) for each in zip(*map(stacked, pairs), strict=True))
         graph, k, colors, ages = (copied_to(self.device, each.astype(np.int64)) for each in (*places, *of_nodes))
         return graph, k, colors, ages

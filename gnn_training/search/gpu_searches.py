@@ -30,7 +30,7 @@ def shared_memory(device: torch.device) -> int:
 def fitting(nodes: np.ndarray, colors: np.ndarray, device: torch.device) -> np.ndarray:
     """Which graphs of so many nodes and colors (G,) a GPU can search."""
     fits = np.ones(len(nodes), dtype=bool)
-    fits[search_cuda.plan(nodes.tolist(), colors.tolist(), shared_memory(device))[1]] = False
+    fits[search_cuda.plan_launches(nodes.tolist(), colors.tolist(), shared_memory(device))[1]] = False
     return fits
 
 
@@ -88,7 +88,7 @@ class BlockSearcher(KernelLauncher):
         repeats, count = weights.shape[:2]
         outcomes = torch.empty(2, repeats * count, device=self.device)  # colors and conflicts
         nodes, colors = (values[np.tile(batch.ids, repeats)] for values in (self.data.num_nodes, self.num_colors))
-        launches, too_large = search_cuda.plan(nodes.tolist(), colors.tolist(), self.max_shared)
+        launches, too_large = search_cuda.plan_launches(nodes.tolist(), colors.tolist(), self.max_shared)
         searches = [values.repeat(repeats) for values in (self._copied(batch.ids), batch.lower, batch.seeds)]
         main = torch.cuda.current_stream(self.device)
         for launch, stream in zip(launches, self._streams, strict=False):
@@ -111,7 +111,9 @@ class BlockSearcher(KernelLauncher):
         self.num_colors[i] = first.max() + 1
         self.graphs.num_colors[i : i + 1] = self._copied(self.num_colors[i : i + 1].astype(np.int32))
         self.graphs.first[self.first_node[i] : self.first_node[i + 1]] = self._copied(first)
-        self.graphs.adjacency[self.first_word[i] : self.first_word[i + 1]] = self._copied(search_cuda.words(lists))
+        self.graphs.adjacency[self.first_word[i] : self.first_word[i + 1]] = self._copied(
+            search_cuda.adjacency_bits(lists)
+        )
 
     def _run(self, launch: search_cuda.Launch, searches: list[Tensor], rounds: int) -> tuple[Tensor, Tensor]:
         """Fewest colors (R,) float and conflicts (R,) of R searches. searches: graph, lower (at least 1), seeds and
@@ -143,7 +145,7 @@ class ChildSearcher(KernelLauncher):
         super().__init__(device)
         self.nodes = np.array([lists.num_nodes for lists in graphs], dtype=np.int32)
         num_neighbours = np.array([len(lists.neighbours) for lists in graphs], dtype=np.int32)
-        words = [search_cuda.words(lists) for lists in graphs]
+        words = [search_cuda.adjacency_bits(lists) for lists in graphs]
         first_word = np.cumsum([0, *map(len, words)])[:-1]
         self.graphs = [
             self._copied(values) for values in (self.nodes, num_neighbours, first_word, np.concatenate(words))
@@ -151,11 +153,11 @@ class ChildSearcher(KernelLauncher):
         self.processors = torch.cuda.get_device_properties(device).multi_processor_count
         self._event = torch.cuda.Event()
 
-    def room(self, colors: Sequence[int]) -> int:
+    def capacity(self, colors: Sequence[int]) -> int:
         """Children that the GPU has at the same time, also of the largest graph; 0 if a graph is too large for a block.
         colors: of every graph.
         """
-        launches, too_large = search_cuda.plan(self.nodes.tolist(), colors, self.max_shared)
+        launches, too_large = search_cuda.plan_launches(self.nodes.tolist(), colors, self.max_shared)
         free, reserved = MEMORY_SHARE * torch.cuda.mem_get_info(self.device)[0], search_cuda.RESERVED
         rooms = [0] * min(1, len(too_large))
         for launch in launches:
@@ -174,7 +176,7 @@ class ChildSearcher(KernelLauncher):
         sizes = (torch.int32, count), (torch.int16, *shape), (torch.int16, *shape)
         children = Children(*(self._empty(*size) for size in sizes))
         tables = self._tables(int(k.max()), max(rounds, num_nodes))
-        launches, too_large = search_cuda.plan(self.nodes[graph].tolist(), k.tolist(), self.max_shared)
+        launches, too_large = search_cuda.plan_launches(self.nodes[graph].tolist(), k.tolist(), self.max_shared)
         assert not len(too_large) and rounds <= MOST_ROUNDS
         kinds = np.int32, np.int32, np.int64, np.int16, np.float32
         given = [

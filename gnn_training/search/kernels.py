@@ -15,7 +15,7 @@ import numpy as np
 
 from gnn_training.search.compiled import njit
 
-GO = np.zeros(1, dtype=np.uint8)  # a `stop` that nobody sets
+NEVER_STOP = np.zeros(1, dtype=np.uint8)  # a `stop` that nobody sets
 FORBIDDEN = 1 << 28  # more than any number of conflicts
 NOWHERE = np.uint32(2**32 - 1)
 TABU_MOVES = 7  # independent sets: a node that was driven out stays out for so many moves
@@ -37,7 +37,7 @@ def below(state, limit):
     return np.int64((state >> np.uint64(33)) % np.uint64(limit))
 
 
-def dsatur(offsets, neighbours, stop=GO):
+def dsatur(offsets, neighbours, stop=NEVER_STOP):
     """Color the node with most colors around it next, ties by degree, then number (Brélaz 1979).
 
     Returns colors (N,) int32, proper. Takes O(M log N). As soon as `stop` (1,) uint8 is not 0, the nodes that have no

@@ -23,24 +23,24 @@ from gnn_training.search.engine import (
     ExtraWorker,
     Method,
     Portfolio,
-    Trained,
+    SearchWeights,
     Worker,
-    compact,
     improvements,
+    renumbered,
 )
 from gnn_training.search.first_colorings import (
     clique_size,
+    completed,
     density,
-    first_loop,
-    in_time,
+    run_first,
+    run_until,
     seeded,
     set_coloring,
     set_moves,
-    with_first_fit,
 )
-from gnn_training.search.gpus import on_gpus
+from gnn_training.search.gpu_workers import on_gpus
 from gnn_training.search.islands import Island, largest_classes, uncolored
-from gnn_training.search.kernels import GO
+from gnn_training.search.kernels import NEVER_STOP
 from gnn_training.search.search_kernel import SearchTask, search_graph, search_loop
 
 log = logging.getLogger(__name__)
@@ -69,23 +69,23 @@ def compile_all() -> None:
     if not any(folder.glob(f"search_kernel.{search_loop.py_func.__qualname__}-*.nbi")):
         log.info("first use: compiling the search, which takes about 20 seconds")
     path = NeighbourLists(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], dtype=np.int32))
-    in_time(0, kernels.greedy_clique, *path, np.arange(3))
-    in_time(0, kernels.dsatur, *path)
+    run_until(0, kernels.greedy_clique, *path, np.arange(3))
+    run_until(0, kernels.dsatur, *path)
     kernels.first_fit(*path, np.arange(3))
     [two] = improvements(path, np.arange(3), Budget(math.inf, lower=2), {tabu_search: 1})
     parent = Parent(0, two.colors, np.zeros(3, dtype=np.int32))
     children(path, [parent, parent], 2, zero_weights(1, 1))
-    nodes = proofs.largest_clique(*path, 3, 1, GO)[0]
-    kernels.branch_and_bound(*path, two.colors, nodes, 1, 1, GO)
+    nodes = proofs.largest_clique(*path, 3, 1, NEVER_STOP)[0]
+    kernels.branch_and_bound(*path, two.colors, nodes, 1, 1, NEVER_STOP)
     proofs.components(*path)
-    proofs.has_odd_wheel(*path, GO)
-    kernels.balance(*path, two.colors.copy(), np.ones(3, dtype=np.int64), 3, 1, seeded(0), GO)
-    set_coloring(*path, 0, 1, GO)
+    proofs.has_odd_wheel(*path, NEVER_STOP)
+    kernels.balance(*path, two.colors.copy(), np.ones(3, dtype=np.int64), 3, 1, seeded(0), NEVER_STOP)
+    set_coloring(*path, 0, 1, NEVER_STOP)
     search_graph(path, SearchTask(two.colors, 1, lower=2), np.zeros(NUM_WEIGHTS, dtype=np.float32))
 
 
 def colorings(
-    graph: Graph, trained: Trained, budget: Budget, clique: int = 0, start: np.ndarray | None = None
+    graph: Graph, trained: SearchWeights, budget: Budget, clique: int = 0, start: np.ndarray | None = None
 ) -> Iterator[Coloring]:
     """Yield proper colorings with ever fewer colors, DSATUR's first, until the budget is spent or one has `lower`
     colors. The last one may be yielded again, because it is proven optimal. clique: size of one, 0 to look for it.
@@ -96,8 +96,8 @@ def colorings(
     now = time.monotonic()
     until = now + CLIQUE_SHARE * (budget.deadline - now)
     clique = clique or clique_size(lists, until)
-    colors = first_loop(kernels.dsatur, budget.deadline, *lists)
-    is_complete, colors = colors.min() >= 0, with_first_fit(lists, colors)
+    colors = run_first(kernels.dsatur, budget.deadline, *lists)
+    is_complete, colors = colors.min() >= 0, completed(lists, colors)
     first = Coloring("DSATUR", colors)
     if start is not None and start.max() < first.num_colors:
         first = Coloring("start", start)
@@ -115,17 +115,17 @@ def lower_bound(lists: NeighbourLists, num_colors: int, clique: int, until: floa
     """A number of colors that every coloring has, `clique` at least and `num_colors` at most. num_colors: of a
     coloring; is_dsatur: DSATUR's, which has two colors if the graph is bipartite.
     """
-    nodes, *_ = first_loop(proofs.largest_clique, until, *lists, num_colors, FIRST_CLIQUE_WORK)
+    nodes, *_ = run_first(proofs.largest_clique, until, *lists, num_colors, FIRST_CLIQUE_WORK)
     bound = max(clique, len(nodes))
     if bound == 2 and is_dsatur:
         bound = 3
-    if bound == 3 < num_colors and first_loop(proofs.has_odd_wheel, until, *lists):
+    if bound == 3 < num_colors and run_first(proofs.has_odd_wheel, until, *lists):
         bound = 4
     return min(bound, num_colors)
 
 
 def _better_ones(
-    lists: NeighbourLists, trained: Trained, budget: Budget, clique: int, best: Coloring
+    lists: NeighbourLists, trained: SearchWeights, budget: Budget, clique: int, best: Coloring
 ) -> Iterator[Coloring]:
     """Yield the first coloring and better ones. While they leave many nodes out, searches are in the `open_parts`, one
     after the other, and a proof for one of them is a proof for the graph.
@@ -144,7 +144,7 @@ def _better_ones(
         for i, nodes in enumerate(parts):
             now, part = time.monotonic(), subgraph(lists, nodes)
             limits = budget._replace(deadline=now + (budget.deadline - now) / (len(parts) - i), lower=k)
-            start = found = Coloring(method, compact(colors[nodes]))
+            start = found = Coloring(method, renumbered(colors[nodes]))
             for found in _search(part, trained, limits, clique, start, is_first, extra):
                 if found.lower_bound > k:
                     yield best._replace(method=found.method, lower_bound=found.lower_bound)
@@ -161,7 +161,7 @@ def _better_ones(
 
 
 def _search(
-    lists: NeighbourLists, trained: Trained, budget: Budget, clique: int, best: Coloring, with_sets: bool,
+    lists: NeighbourLists, trained: SearchWeights, budget: Budget, clique: int, best: Coloring, with_sets: bool,
     extra: Sequence[ExtraWorker],
 ) -> Iterator[Coloring]:  # fmt: skip
     """Yield better colorings: that of independent sets if there is time for them, and those of the methods."""
@@ -170,7 +170,7 @@ def _search(
     left = budget.deadline - now
     moves = set_moves(lists, best.num_colors, SET_SHARE * left) if with_sets else 0
     if moves and best.num_colors > budget.lower:
-        colors = with_first_fit(lists, in_time(now + SET_STOP * left, set_coloring, *lists, budget.seed, moves))
+        colors = completed(lists, run_until(now + SET_STOP * left, set_coloring, *lists, budget.seed, moves))
         if colors.max() + 1 < best.num_colors:
             best = Coloring("independent sets", colors)
             yield best
@@ -216,7 +216,7 @@ def branch_and_bound(worker: Worker) -> Iterator[int]:
             part, visits = subgraph(lists, nodes), FIRST_CLIQUE_WORK << run
             branches = (PROOF_BRANCHES if len(best) <= PROOF_NODES else PROOF_WORK // len(nodes)) << run
             clique, _, visits_left = proofs.largest_clique(*part, k + 1, visits, stop)
-            arguments = compact(best[nodes]), clique, k, branches, stop
+            arguments = renumbered(best[nodes]), clique, k, branches, stop
             colors[nodes], is_proven, branches_left = kernels.branch_and_bound(*part, *arguments)
             if is_proven:
                 worker.search.prove(worker.method)
@@ -290,7 +290,7 @@ def trained_rule(worker: Worker) -> Iterator[int]:
         yield visits * rounds
 
 
-class Part(Worker):
+class SubgraphWorker(Worker):
     """A thread's search in a part of the graph, whose colorings become colorings of the whole graph."""
 
     def __init__(self, worker: Worker, colors: np.ndarray):
@@ -338,7 +338,7 @@ def independent_sets(worker: Worker) -> Iterator[int]:
         if colors.min() >= 0:
             worker.offer(colors)
         else:
-            part = Part(worker, colors)
+            part = SubgraphWorker(worker, colors)
             part.offer(part.search.best)
             turns = crossover_search(part)
             while done <= PART_WORK * spent and part.search.num_colors > 1:
@@ -348,7 +348,7 @@ def independent_sets(worker: Worker) -> Iterator[int]:
         moves = min(3 * moves, LAST_SET_MOVES)
 
 
-def methods_for(lists: NeighbourLists, first: Coloring, clique: int, trained: Trained) -> dict[Method, float]:
+def methods_for(lists: NeighbourLists, first: Coloring, clique: int, trained: SearchWeights) -> dict[Method, float]:
     """The portfolio for a graph with a first coloring: methods and their shares of the work. The first one begins."""
     n, is_random = len(first.colors), first.num_colors >= RANDOM_RATIO * clique
     proof = 1 if n <= PROOF_NODES else PROOF_SHARE

@@ -12,8 +12,8 @@ from gnn_training.errors import NoColoringError
 from gnn_training.graph import Graph
 from gnn_training.processes import as_interrupt
 from gnn_training.search import kernels
-from gnn_training.search.engine import Budget, Coloring, Trained, compact
-from gnn_training.search.first_colorings import FIRST_SECONDS, clique_size, in_time, seeded
+from gnn_training.search.engine import Budget, Coloring, SearchWeights, renumbered
+from gnn_training.search.first_colorings import FIRST_SECONDS, clique_size, run_until, seeded
 from gnn_training.search.portfolio import colorings
 
 MAX_NAMED = 1_000  # colors of precolored and allowed are below
@@ -101,9 +101,9 @@ class Problem:
         for node in np.flatnonzero(is_wrong).tolist():
             what = f"start has color {colors[node]} for node {names[node]!r}"
             raise ValueError(f"{what}, which precolored or allowed forbids: change one")
-        return replace(self, start=compact(extended))
+        return replace(self, start=renumbered(extended))
 
-    def colorings(self, trained: Trained, budget: Budget) -> Iterator[Coloring]:
+    def colorings(self, trained: SearchWeights, budget: Budget) -> Iterator[Coloring]:
         """Yield what portfolio.colorings does for `graph`, and end as soon as `most` colors suffice or never can."""
         left = max(0.0, budget.deadline - time.monotonic())
         deadline = budget.deadline - BALANCE_SHARE * left if self.is_equitable else budget.deadline
@@ -131,7 +131,7 @@ class Problem:
             until = max(budget.deadline, time.monotonic() + FIRST_SECONDS)
             sizes = np.bincount(self.place, minlength=self.graph.num_nodes)
             arguments = colors, sizes, self.num_free, BALANCE_SWAPS * self.num_free, seeded(budget.seed)
-            in_time(until, kernels.balance, *self.graph.csr(), *arguments)
+            run_until(until, kernels.balance, *self.graph.csr(), *arguments)
         colors = self.named(colors)
         sizes = np.unique(colors, return_counts=True)[1]
         bound = self.lower_bound if self.is_list_coloring else max(self.lower_bound, best.lower_bound)

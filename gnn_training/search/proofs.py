@@ -97,11 +97,11 @@ def has_odd_wheel(offsets, neighbours, stop):
 
 
 @njit(cache=True, nogil=True)
-def largest_clique(offsets, neighbours, enough, work, stop):
+def largest_clique(offsets, neighbours, target_size, work, stop):
     """A large clique: its nodes (size,) int64, whether none is larger, and the work left. For every node, branch and
     bound among its neighbours that are removed later, in bits, bounded by a greedy coloring (San Segundo and others
-    2011). It ends with a clique of `enough` nodes, after the `work`, counted in words of 64 nodes, or as soon as `stop`
-    (1,) uint8 is set.
+    2011). It ends with a clique of `target_size` nodes, after the `work`, counted in words of 64 nodes, or as soon as
+    `stop` (1,) uint8 is set.
     """
     n = len(offsets) - 1
     order, cores = removal_order(offsets, neighbours)
@@ -115,7 +115,7 @@ def largest_clique(offsets, neighbours, enough, work, stop):
     place, best, size, is_exact = np.full(n, -1, dtype=np.int64), np.empty(most + 1, dtype=np.int64), 1, True
     best[0] = order[n - 1]
     for a in range(n):
-        if cores[order[n - 1 - a]] < size and a > 0 or size >= enough:
+        if cores[order[n - 1 - a]] < size and a > 0 or size >= target_size:
             break
         start, d = begin[a], begin[a + 1] - begin[a]
         if d < size:
@@ -126,7 +126,7 @@ def largest_clique(offsets, neighbours, enough, work, stop):
         used = (d >> 6) + 1
         work -= find_adjacent(begin, later, a, place, adjacent[:d, :used], left[0, :used])
         depth, is_new = 0, True  # of the clique of this node, which has depth + 1 nodes
-        while depth >= 0 and size < enough:
+        while depth >= 0 and size < target_size:
             if work <= 0 or stop[0]:
                 return best[:size].copy(), False, work
             if is_new:
@@ -155,7 +155,7 @@ def largest_clique(offsets, neighbours, enough, work, stop):
                 best[0] = order[n - 1 - a]
                 for i in range(depth + 1):
                     best[i + 1] = order[n - 1 - later[start + chosen[i]]]
-    return best[:size].copy(), is_exact or size >= enough, work
+    return best[:size].copy(), is_exact or size >= target_size, work
 
 
 @njit(cache=True, nogil=True)

@@ -691,7 +691,7 @@ class Launch(NamedTuple):
     large: int  # integers of a block in global memory
 
 
-def plan(nodes: Sequence[int], colors: Sequence[int], max_shared: int) -> tuple[list[Launch], np.ndarray]:
+def plan_launches(nodes: Sequence[int], colors: Sequence[int], max_shared: int) -> tuple[list[Launch], np.ndarray]:
     """How to search in graphs of so many nodes and colors with so many bytes of shared memory in a block: launches, and
     the places of the searches that fit into no block.
     """
@@ -716,7 +716,7 @@ def logarithms(count: int) -> np.ndarray:
     return np.log1p(np.arange(count + NOT_MOVED + 2)).astype(np.float32)
 
 
-def words(lists: NeighbourLists) -> np.ndarray:
+def adjacency_bits(lists: NeighbourLists) -> np.ndarray:
     """A bit for every pair of nodes: (N x W,) uint32."""
     n = lists.num_nodes
     padded = np.zeros((n, -(-n // BITS) * BITS), bool)

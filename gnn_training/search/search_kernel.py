@@ -20,7 +20,7 @@ from gnn_training.graph import NeighbourLists
 from gnn_training.network import rule
 from gnn_training.network.rule import ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NODES_PER_MOVER, NOT_MOVED, OUTPUTS
 from gnn_training.search.compiled import njit
-from gnn_training.search.kernels import GO
+from gnn_training.search.kernels import NEVER_STOP
 
 OFFSETS = np.cumsum([0, *(math.prod(shape) for shape in rule.SHAPES.values())])  # of the parts in the vector of weights
 NUM_CONTROLS, NUM_FEATURES, NUM_GRAPH_FEATURES = map(len, (rule.CONTROLS, rule.NODE_FEATURES, rule.GRAPH_FEATURES))
@@ -140,7 +140,9 @@ def keyed_by_rule(function: Any) -> Any:
     return function
 
 
-def search_graph(lists: NeighbourLists, task: SearchTask, weights: np.ndarray, stop: np.ndarray = GO) -> Outcome:
+def search_graph(
+    lists: NeighbourLists, task: SearchTask, weights: np.ndarray, stop: np.ndarray = NEVER_STOP
+) -> Outcome:
     """Search as `tensor_search.search` does. weights (NUM_WEIGHTS,) float32; stop (1,): another thread ends the search
     by setting it. A search of fewer rounds is the beginning of one of more rounds.
     """

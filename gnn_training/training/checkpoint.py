@@ -11,7 +11,7 @@ import torch
 from gnn_training import run_files
 from gnn_training.contract import SHIPPED_MODEL, WEIGHT_NAMES
 from gnn_training.errors import UserError
-from gnn_training.files import OWN_LIMIT, damaged, read_bytes, storage_errors, write_bytes
+from gnn_training.files import MAX_FILE_BYTES, damaged, read_bytes, storage_errors, write_bytes
 from gnn_training.network.crossover_weights import from_text
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.settings import SHIPPED
@@ -41,10 +41,10 @@ def save_step(folder: Path, step: int, state: dict, keep: int) -> None:
     """
     path = folder / f"step-{step:08d}.pt"
     save(path, state)
-    there = list(folder.glob(run_files.CHECKPOINTS))
-    before = sorted((old for old in there if old < path), reverse=True)[: keep - 1 if keep else None]
+    existing = list(folder.glob(run_files.CHECKPOINTS))
+    before = sorted((old for old in existing if old < path), reverse=True)[: keep - 1 if keep else None]
     with storage_errors(folder):
-        for old in {*there, *folder.glob(".step-*.tmp")} - {path, *before}:
+        for old in {*existing, *folder.glob(".step-*.tmp")} - {path, *before}:
             old.unlink()
 
 
@@ -53,7 +53,7 @@ def load(path: Path, needed: dict[str, type] = EXPORTED) -> dict:
     UserError if it is missing, damaged, or not one of this program.
     """
     path = path / run_files.BEST if os.path.isdir(path) else path
-    content = read_bytes(path, OWN_LIMIT, "train first or name another run folder")
+    content = read_bytes(path, MAX_FILE_BYTES, "train first or name another run folder")
     with damaged(path, "delete it or name another file"):
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         if wrong := [key for key, kind in needed.items() if not isinstance(state.get(key), kind)]:
@@ -74,7 +74,7 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
         return load(path)["network"]
     import onnx  # other checkpoints do without
 
-    content = read_bytes(path, OWN_LIMIT, HINT)
+    content = read_bytes(path, MAX_FILE_BYTES, HINT)
     with damaged(path, HINT):
         model = onnx.load_from_string(content)
         named = {weight.name.removeprefix(WEIGHT_NAMES): weight for weight in model.graph.initializer}
@@ -93,7 +93,7 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
         return ColoringNetwork.from_state(state).state_dict()
 
 
-def newest(folder: Path) -> dict | None:
+def load_newest(folder: Path) -> dict | None:
     """State of the newest checkpoint that can be read, None if there is none. UserError if none of them can be read:
     starting again would replace the best weights of a training that may still be saved.
     """

@@ -13,11 +13,11 @@ import torch
 from torch_geometric.data import HeteroData
 
 from gnn_training.graph import NeighbourLists
-from gnn_training.network.crossover import pairs_of
+from gnn_training.network.crossover_network import pairs_of
 from gnn_training.network.crossover_weights import CrossoverWeights
 from gnn_training.search import kernels
 from gnn_training.search.crossover import Parent, crossover, features_of, node_values, stacked
-from gnn_training.search.engine import Budget, Portfolio, Trained, Worker
+from gnn_training.search.engine import Budget, Portfolio, SearchWeights, Worker
 from gnn_training.search.first_colorings import seeded
 from gnn_training.search.portfolio import crossover_search
 
@@ -26,7 +26,7 @@ RECORDED = 32  # of these, at most
 CHILDREN = 12  # that are made of a recorded pair
 MOVES = 1_000  # of TabuCol on such a child: chance hides the choice of classes less than after a generation
 TEMPERATURE = 0.03, 0.3  # of the softmax, in mean values of a class
-MORE_VARIANCE = 0.3  # than siblings have, whose conflicts may be almost the same
+EXTRA_VARIANCE = 0.3  # than siblings have, whose conflicts may be almost the same
 
 
 class Pair(NamedTuple):
@@ -42,7 +42,7 @@ class Pair(NamedTuple):
     @property
     def deviations(self) -> np.ndarray:
         """Conflicts of the children (CHILDREN,) less their mean, in standard deviations."""
-        return (self.conflicts - self.conflicts.mean()) / math.sqrt(self.conflicts.var(ddof=1) + MORE_VARIANCE)
+        return (self.conflicts - self.conflicts.mean()) / math.sqrt(self.conflicts.var(ddof=1) + EXTRA_VARIANCE)
 
 
 class Player(Worker):
@@ -51,7 +51,7 @@ class Player(Worker):
     def __init__(
         self, graph: int, lists: NeighbourLists, colors: np.ndarray, lower: int, weights: CrossoverWeights, seed: int
     ):
-        super().__init__(Portfolio(lists, colors, Budget(math.inf, lower, seed=seed), Trained(None, weights)), 0)
+        super().__init__(Portfolio(lists, colors, Budget(math.inf, lower, seed=seed), SearchWeights(None, weights)), 0)
         self.graph, self.weights, self.random = graph, weights, np.random.default_rng(seed)
         self.children_rng = seeded(seed, CHILDREN)
         self.num_pairs = round(math.exp(self.random.uniform(*np.log(PAIRS))))

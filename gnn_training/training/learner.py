@@ -24,7 +24,7 @@ from gnn_training.contract import UNKNOWN_TYPE
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
-from gnn_training.network.crossover import size_of, squared_errors
+from gnn_training.network.crossover_network import size_of, squared_errors
 from gnn_training.network.network import SAVED, ColoringNetwork, Predictions
 from gnn_training.search.batches import Searcher, has_kernels, search_on_cpu
 from gnn_training.settings import TrainSettings

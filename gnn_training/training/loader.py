@@ -25,8 +25,9 @@ from gnn_training.settings import TrainSettings
 
 log = logging.getLogger(__name__)
 SAMPLER, SEARCH, HORIZONS = range(3)  # purposes of random generators
-EVER, AS_CALLED = 0.2, 0.6  # shares of states asked for all times, and, including these, for that of the file
-KEPT = 2**28  # neighbours of all graphs: up to a GiB, lists are kept
+# Shares of states asked for all times, and, including these, for that of the file.
+UNLIMITED_SHARE, CALL_SHARE = 0.2, 0.6
+MAX_CACHED_NEIGHBOURS = 2**28  # neighbours of all graphs: up to a GiB, lists are kept
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ class DeviceDataset:
 
     def __init__(self, data: PackedGraphs, device: torch.device):
         self.data, self.device = data, device
-        keeps_lists = 2 * int(data.num_edges.sum(dtype=np.int64)) <= KEPT
+        keeps_lists = 2 * int(data.num_edges.sum(dtype=np.int64)) <= MAX_CACHED_NEIGHBOURS
         self.lists = lru_cache(None if keeps_lists else 0)(lambda i: data.graph(i).csr())  # of graph i
         columns = data.num_colors, data.lower_bound
         self._columns = torch.from_numpy(np.stack(columns).astype(np.int64)).to(device)
@@ -213,9 +214,9 @@ class DeviceDataset:
         horizon = as_called = HORIZON * rounds if is_over else min(HORIZON * rounds, longest)
         if draw is not None:
             kind, u = np.random.default_rng(draw).random(2)
-            if kind < EVER:
+            if kind < UNLIMITED_SHARE:
                 horizon = 0
-            elif kind >= AS_CALLED or as_called < HORIZON * rounds:
+            elif kind >= CALL_SHARE or as_called < HORIZON * rounds:
                 horizon = round(rounds * (longest / rounds) ** u)
         now, then = (int(np.searchsorted(reached, r, "right")) - 1 for r in (rounds, horizon or 2**31 - 1))
         num_colors, saved = int(data.search_colors[i]) + len(reached) - 1 - now, then - now

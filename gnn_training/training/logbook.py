@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from gnn_training import run_files
 from gnn_training.console import errors_as_warnings
 from gnn_training.errors import UserError
-from gnn_training.files import OWN_LIMIT, read_bytes, storage_errors, write_text
+from gnn_training.files import MAX_FILE_BYTES, read_bytes, storage_errors, write_text
 from gnn_training.machine import require_package
 from gnn_training.settings import TrainSettings
 
@@ -35,8 +35,8 @@ class Progress:
     dsatur_gap: float | None = None  # of DSATUR
     gain: float = 0.0  # colors fewer than the untrained rule finds,
     gain_error: float = 0.0  # and the standard error of that mean
-    lowest: float | None = None  # gap so far, None before the first evaluation
-    best: float | None = None  # gap of the weights to keep,
+    lowest_gap: float | None = None  # gap so far, None before the first evaluation
+    best_gap: float | None = None  # gap of the weights to keep,
     best_step: int = 0  # and their step
     evaluations_without_gain: int = 0  # since the lowest gap
     evaluated_at: int = -1  # step of the last evaluation
@@ -49,15 +49,15 @@ class Progress:
         if step == 0:
             self.first_gap = self.gap
         self.evaluations_without_gain += 1
-        is_first = self.lowest is None
-        if self.lowest is None or self.gap < self.lowest:
-            self.lowest, self.evaluations_without_gain = self.gap, 0
+        is_first = self.lowest_gap is None
+        if self.lowest_gap is None or self.gap < self.lowest_gap:
+            self.lowest_gap, self.evaluations_without_gain = self.gap, 0
         # Of weights that so few graphs cannot tell apart, the longest trained: lowest by chance is not best. None that
         # are worse than the first, which may be those of another training.
         first = math.inf if self.first_gap is None else self.first_gap
-        is_kept = self.gap <= min(self.lowest + 2 * self.gain_error, first)
+        is_kept = self.gap <= min(self.lowest_gap + 2 * self.gain_error, first)
         if is_kept:
-            self.best, self.best_step = self.gap, step
+            self.best_gap, self.best_step = self.gap, step
         # Of the crossover network, none that the held-out pairs cannot tell from those that are kept.
         is_better = is_first or scores.get("crossover_change", 0.0) > scores.get("crossover_change_error", 0.0)
         if is_better:
@@ -90,8 +90,8 @@ def tensorboard(settings: TrainSettings, first_step: int) -> Logger:
 
     def close(status: Status) -> None:
         if status["status"] == "done":  # for the table of hyperparameters, which compares runs
-            scores = {"gap": status["best"], "gap_at_step_0": status["first_gap"], "dsatur_gap": status["dsatur_gap"]}
-            final = {f"final/{name}": score for name, score in scores.items()}
+            scores = {"gap": "best_gap", "gap_at_step_0": "first_gap", "dsatur_gap": "dsatur_gap"}
+            final = {f"final/{name}": status[key] for name, key in scores.items()}
             writer.add_hparams(settings.model_dump(mode="json"), final, run_name=".")
         writer.close()
 
@@ -187,7 +187,7 @@ def read_metrics(path: Path) -> list[dict]:
     """Records of metrics.jsonl. A last line that a crash cut short is left out, and so are, with a warning, those that
     a disk has damaged.
     """
-    *lines, _ = read_bytes(path, OWN_LIMIT, "name another run folder").split(b"\n") if path.exists() else [b""]
+    *lines, _ = read_bytes(path, MAX_FILE_BYTES, "name another run folder").split(b"\n") if path.exists() else [b""]
     records = []
     for number, line in enumerate(lines, 1):
         try:

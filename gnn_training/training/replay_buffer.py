@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from gnn_training.distributed import Runtime
-from gnn_training.files import OWN_LIMIT, damaged, make_folder, read_bytes, write_bytes
+from gnn_training.files import MAX_FILE_BYTES, damaged, make_folder, read_bytes, write_bytes
 from gnn_training.training.games import Pair
 
 HINT = "name another --run folder"
@@ -17,16 +17,16 @@ HINT = "name another --run folder"
 class ReplayBuffer:
     """The pairs of the last iterations, the same on every rank. Rank 0 writes a file for every iteration."""
 
-    def __init__(self, folder: Path, room: int, held_out_graphs: Container[int], rt: Runtime):
+    def __init__(self, folder: Path, max_bytes: int, held_out_graphs: Container[int], rt: Runtime):
         """room: bytes for pairs in memory; held_out_graphs: those whose pairs are not learned from."""
-        self.folder, self.room, self.held_out_graphs, self.rt = folder, room, held_out_graphs, rt
+        self.folder, self.max_bytes, self.held_out_graphs, self.rt = folder, max_bytes, held_out_graphs, rt
         self.iterations = dict[int, list[Pair]]()
         self.pairs, self.held_out = list[Pair](), list[Pair]()
 
     def add(self, iteration: int, pairs: list[Pair]) -> None:
         """Add pairs, and drop the oldest iterations that there is no room for."""
         self.iterations[iteration] = pairs
-        while len(self.iterations) > 1 and sum(map(num_bytes, chain(*self.iterations.values()))) > self.room:
+        while len(self.iterations) > 1 and sum(map(num_bytes, chain(*self.iterations.values()))) > self.max_bytes:
             del self.iterations[min(self.iterations)]
         self.pairs, self.held_out = [], []
         for pair in chain(*self.iterations.values()):
@@ -40,7 +40,7 @@ class ReplayBuffer:
     def load(self, iteration: int, num_nodes: np.ndarray) -> None:
         """Add the pairs of a file. num_nodes: of all graphs. UserError if the file is damaged."""
         path = self._file(iteration)
-        content = read_bytes(path, OWN_LIMIT, HINT) if self.rt.is_main else b""
+        content = read_bytes(path, MAX_FILE_BYTES, HINT) if self.rt.is_main else b""
         with damaged(path, HINT):
             self.add(iteration, from_bytes(self.rt.broadcast(content), num_nodes))
 

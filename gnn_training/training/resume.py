@@ -25,7 +25,7 @@ def find_state(settings: TrainSettings, data_sha256: str) -> dict | None:
     the folder has files of these names that are not a training's.
     """
     run, named = settings.run, settings.resume_from
-    state = checkpoint.newest(run / run_files.CHECKPOINT_FOLDER)
+    state = checkpoint.load_newest(run / run_files.CHECKPOINT_FOLDER)
     if named and (state is None or state["resumed_from"] != str(named)):  # else a start before has gone back to it
         state = load_named(run, named)
         require_same(settings, data_sha256, state)  # before anything is moved

@@ -19,7 +19,7 @@ from torch_geometric.data import Batch, HeteroData
 
 from gnn_training.distributed import Runtime
 from gnn_training.errors import MachineError
-from gnn_training.network.crossover import CrossoverNetwork, squared_errors
+from gnn_training.network.crossover_network import CrossoverNetwork, squared_errors
 from gnn_training.network.crossover_weights import CrossoverWeights
 from gnn_training.search import kernels
 from gnn_training.search.batches import has_kernels
@@ -42,7 +42,7 @@ WAIT_SECONDS = 0.5  # between two looks whether another rank has got a signal to
 FOLDER = "self_play"
 
 
-class Played(NamedTuple):
+class FinishedGame(NamedTuple):
     """A game that is over."""
 
     number: int  # in its iteration
@@ -65,11 +65,11 @@ class SelfPlay:
         self.is_on = settings.self_play > 0 and len(graphs) > 0
         self.num_played, self.games = 0, settings.games  # iterations, and the games of each, 0 until they are counted
         self.weights: CrossoverWeights | None = None  # of the players of the iteration that is being played
-        self.first = copy.deepcopy(first)
+        self.initial_network = copy.deepcopy(first)
         self.fits_gpu, self.slots = np.zeros(len(data), dtype=bool), 0  # games that the GPU plays at the same time
         if has_kernels(rt.device):
             from gnn_training.search.gpu_searches import fitting  # loads numba's CUDA
-            from gnn_training.training.games_on_gpu import slots
+            from gnn_training.training.gpu_games import slots
 
             self.fits_gpu, self.slots = fitting(data.num_nodes, data.dsatur_colors, rt.device), slots(rt.device)
         self._pool, self._games = ThreadPoolExecutor(torch.get_num_threads()), list[Future]()
@@ -95,9 +95,9 @@ class SelfPlay:
             return None, 0
         rng, ranks = np.random.default_rng([self.settings.seed, step, CHOICE]), self.rt.world_size
         places = rng.integers(len(pairs), size=self.settings.batch_pairs * ranks)
-        return self.joined([pairs[i] for i in places[self.rt.rank :: ranks]]), len(places)
+        return self.batch_of([pairs[i] for i in places[self.rt.rank :: ranks]]), len(places)
 
-    def joined(self, pairs: list[Pair]) -> HeteroData:
+    def batch_of(self, pairs: list[Pair]) -> HeteroData:
         """Pairs in one graph of PyG."""
         data = Batch.from_data_list([as_data(pair, self.dataset.lists(pair.graph)) for pair in pairs])
         return data.to(self.rt.device)
@@ -110,9 +110,9 @@ class SelfPlay:
         _, graph = np.unique([pair.graph for pair in pairs], return_inverse=True)
         if len(set(graph.tolist())) < MIN_HELD_OUT_GRAPHS:
             return {}
-        errors = self.unexplained(pairs, network, self.first, best)
+        errors = self.unexplained(pairs, network, self.initial_network, best)
         found = {"held_out_pairs": len(pairs), "crossover_explained": 1 - float(errors[network].mean())}
-        for name, other in (("crossover_gain", self.first), ("crossover_change", best)):
+        for name, other in (("crossover_gain", self.initial_network), ("crossover_change", best)):
             gains = errors[other] - errors[network]
             of_graph = np.bincount(graph, gains - gains.mean())  # pairs of one graph are alike
             found |= {name: float(gains.mean()), f"{name}_error": math.sqrt((of_graph**2).sum()) / len(pairs)}
@@ -124,7 +124,7 @@ class SelfPlay:
         errors = {network: torch.zeros(len(pairs), dtype=torch.float64) for network in networks}
         for start in range(self.rt.rank, len(pairs), EVALUATED * self.rt.world_size):
             places = slice(start, start + EVALUATED * self.rt.world_size, self.rt.world_size)
-            batch = self.joined(pairs[places])
+            batch = self.batch_of(pairs[places])
             for network in errors:
                 errors[network][places] = squared_errors(network(batch), batch).cpu().double()
         variance = np.mean([np.square(pair.deviations).mean() for pair in pairs])
@@ -133,13 +133,13 @@ class SelfPlay:
     def state(self) -> dict:
         """What a checkpoint needs; the pairs are in files beside it."""
         weights = [torch.from_numpy(part) for part in self.weights or ()]
-        first = self.first.state_dict()
+        first = self.initial_network.state_dict()
         return {"num_played": self.num_played, "games": self.games, "weights": weights, "first": first}
 
     def load_state(self, state: dict) -> None:
         """Read the pairs, and begin the iteration again that was being played."""
         self.num_played, self.games = state["num_played"], state["games"]
-        self.first.load_state_dict(state["first"])
+        self.initial_network.load_state_dict(state["first"])
         for number in range(self.num_played):
             self.buffer.load(number, self.dataset.data.num_nodes)
         if state["weights"] and self.num_played < ITERATIONS:
@@ -171,16 +171,16 @@ class SelfPlay:
         if on_gpu:
             self._games.append(self._pool.submit(self._play_on_gpu, on_gpu))
 
-    def _play(self, number: int, graph: int, seed: int) -> list[Played]:
+    def _play(self, number: int, graph: int, seed: int) -> list[FinishedGame]:
         """Play a game on a core."""
         start = time.thread_time()
         player = self._player(Player, graph, seed)
-        return [Played(number, player.play(), time.thread_time() - start)]
+        return [FinishedGame(number, player.play(), time.thread_time() - start)]
 
-    def _play_on_gpu(self, games: list[tuple[int, int, int]]) -> list[Played]:
+    def _play_on_gpu(self, games: list[tuple[int, int, int]]) -> list[FinishedGame]:
         """Play games side by side. The seconds of a game are its share of those of all."""
         from gnn_training.search.gpu_islands import compile_children
-        from gnn_training.training.games_on_gpu import Games, GpuPlayer
+        from gnn_training.training.gpu_games import Games, GpuPlayer
 
         assert self.weights is not None
 
@@ -199,11 +199,11 @@ class SelfPlay:
         try:
             lists = [self.dataset.lists(graph) for graph in places]
             with Games.on_stream(lists, self.weights, device) as group:
-                group.search(begun(), group.room(data.dsatur_colors[list(places)].tolist()), 1, GENERATION)
+                group.search(begun(), group.capacity(data.dsatur_colors[list(places)].tolist()), 1, GENERATION)
         except MachineError as error:
             raise MachineError(f"self-play on {device}: {error}: report it; --self-play 0 leaves it out") from error
         seconds = (time.monotonic() - start) / len(games)
-        return [Played(number, player.pairs, seconds) for number, player in players.items()]
+        return [FinishedGame(number, player.pairs, seconds) for number, player in players.items()]
 
     def _player(self, kind: type[Player], graph: int, seed: int) -> Player:
         """A player of a game with the weights of this iteration."""
@@ -240,7 +240,7 @@ class SelfPlay:
         return True
 
 
-def explain_kept(step: int, scores: Mapping[str, float]) -> str:
+def explain_best(step: int, scores: Mapping[str, float]) -> str:
     """Which weights of the crossover network are kept, and why. step: of these; scores: theirs."""
     if "crossover_gain" not in scores:
         return "the first weights are kept: there was no self-play, or too few validation graphs to judge it"

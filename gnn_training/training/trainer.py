@@ -13,7 +13,7 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.errors import StorageError, UserError
 from gnn_training.files import damaged, write_text
-from gnn_training.network.crossover import CrossoverNetwork
+from gnn_training.network.crossover_network import CrossoverNetwork
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.settings import EVALUATIONS, TrainSettings
 from gnn_training.training import checkpoint
@@ -21,11 +21,11 @@ from gnn_training.training.learner import prepare
 from gnn_training.training.logbook import Logbook, Progress, Status
 from gnn_training.training.resume import find_state, require_same
 from gnn_training.training.self_check import self_check
-from gnn_training.training.self_play import SelfPlay, explain_kept
+from gnn_training.training.self_play import SelfPlay, explain_best
 from gnn_training.training.validation import Validation
 
 log = logging.getLogger(__name__)
-GPU_STEPS = 10  # between two looks at what a GPU has computed; each look waits for it
+SYNC_STEPS = 10  # between two looks at what a GPU has computed; each look waits for it
 
 
 class Trainer:
@@ -39,7 +39,7 @@ class Trainer:
         self.validation = Validation(settings, self.loader.dataset, self.monitor.searcher, rt)
         first = self.learner.average.crossover
         self.self_play = SelfPlay(settings, self.loader.dataset, self.loader.sampler.indices, first, rt)
-        self.best: dict = {}  # what best.pt has: the best weights of every part of the network, and their origin
+        self.best_state: dict = {}  # what best.pt has: the best weights of every part of the network, and their origin
         self.progress, self.self_check = Progress(), list[dict]()
         self.logbook: Logbook | None = None
         self.counted_until = 0.0  # see `_add_time`
@@ -83,8 +83,8 @@ class Trainer:
         """Take the steps. What ends them is known on all ranks alike: a function of the step, or a reduced number."""
         settings, learner, progress, rt = self.settings, self.learner, self.progress, self.rt
         evaluate_every = settings.evaluate_every or -(-learner.num_steps // EVALUATIONS)
-        look_every = math.gcd(GPU_STEPS, settings.log_every) if rt.device.type == "cuda" else 1  # a look waits for it
-        stopped, late = rt.any(bool(signals), self._is_late())
+        sync_every = math.gcd(SYNC_STEPS, settings.log_every) if rt.device.type == "cuda" else 1  # a look waits for it
+        stopped, out_of_time = rt.any(bool(signals), self._is_out_of_time())
         batches = self.loader.starting_at(learner.step)
         self.monitor.restart()
         reported = progress.step_seconds
@@ -92,7 +92,7 @@ class Trainer:
             if learner.step % evaluate_every == 0:
                 self._evaluate()
             lost_patience = 0 < settings.patience <= progress.evaluations_without_gain
-            if not stopped and (late or lost_patience or learner.step >= learner.num_steps):
+            if not stopped and (out_of_time or lost_patience or learner.step >= learner.num_steps):
                 self._evaluate()
                 return "done"
             if stopped or not self.self_play.advance(
@@ -104,9 +104,9 @@ class Trainer:
             pairs, num_pairs = self.self_play.batch(learner.step)
             batch = replace(next(batches), pairs=pairs, num_pairs=num_pairs)
             learner.update(batch)
-            if learner.step % look_every == 0:
+            if learner.step % sync_every == 0:
                 learner.reduce()
-                stopped, late = rt.any(bool(signals), self._is_late())
+                stopped, out_of_time = rt.any(bool(signals), self._is_out_of_time())
             progress.graphs += batch.num_graphs
             progress.step_seconds += self._add_time()
             if learner.step % settings.log_every == 0:
@@ -122,7 +122,7 @@ class Trainer:
         self.progress.seconds += self.counted_until - before
         return self.counted_until - before
 
-    def _is_late(self) -> bool:
+    def _is_out_of_time(self) -> bool:
         return 0 < 60 * self.settings.minutes <= self.progress.seconds
 
     def _close(self, status: Status) -> None:
@@ -155,26 +155,26 @@ class Trainer:
         """Take these parts of the averaged weights into the best ones."""
         exported = self.learner.exported_state()
         better = {name: weight for name, weight in exported["network"].items() if name.split(".")[0] in parts}
-        network = self.best.get("network", {}) | {name: weight.to("cpu", copy=True) for name, weight in better.items()}
-        origin = {"data_sha256": self.data_sha256, "scores": {"gap": self.progress.best}}
-        self.best = {**exported, **origin, "network": network}
+        copies = {name: weight.to("cpu", copy=True) for name, weight in better.items()}
+        origin = {"data_sha256": self.data_sha256, "scores": {"gap": self.progress.best_gap}}
+        self.best_state = {**exported, **origin, "network": self.best_state.get("network", {}) | copies}
         self._save_best()
 
     def _save_best(self) -> None:
         if self.rt.is_main:
-            checkpoint.save(self.settings.run / run_files.BEST, self.best)
+            checkpoint.save(self.settings.run / run_files.BEST, self.best_state)
 
     def _explain_crossover(self) -> Status:
         """For the log and the status: which weights of the crossover network are the best, and why."""
         best = self._best_crossover()
-        explanation = explain_kept(self.progress.crossover_step, self.self_play.scores(best, best))
+        explanation = explain_best(self.progress.crossover_step, self.self_play.scores(best, best))
         if self.rt.is_main:
             log.info("crossover: %s", explanation)
         return {"crossover": explanation}
 
     def _best_crossover(self) -> CrossoverNetwork:
         """With the best weights; the present ones before the first evaluation."""
-        state = self.best.get("network") or self.learner.average.state_dict()
+        state = self.best_state.get("network") or self.learner.average.state_dict()
         return ColoringNetwork.from_state(state).crossover.to(self.rt.device)
 
     def _save(self) -> None:
@@ -182,7 +182,7 @@ class Trainer:
         self.learner.reduce()
         if self.rt.is_main:
             state = {**self.learner.state(), "data_sha256": self.data_sha256, "progress": asdict(self.progress),
-                     "self_play": self.self_play.state(), "best": self.best,
+                     "self_play": self.self_play.state(), "best": self.best_state,
                      "steps_per_epoch": len(self.loader.sampler),
                      "resumed_from": str(self.settings.resume_from or "")}  # fmt: skip
             folder = self.settings.run / run_files.CHECKPOINT_FOLDER
@@ -201,7 +201,7 @@ class Trainer:
             self._continue(state)
         elif settings.weights:
             self.learner.load_weights(rt.broadcast(checkpoint.read_weights(settings.weights) if rt.is_main else None))
-            self.self_play.first.load_state_dict(self.learner.average.crossover.state_dict())
+            self.self_play.initial_network.load_state_dict(self.learner.average.crossover.state_dict())
         if rt.is_main:
             self._announce(f"resuming at step {self.learner.step}" if state else "starting")
 
@@ -210,7 +210,7 @@ class Trainer:
         with damaged(f"the newest in {self.settings.run / run_files.CHECKPOINT_FOLDER}", "delete it"):
             self.learner.load_state(state)
             self.self_play.load_state(state["self_play"])
-        self.progress, self.best = Progress(**state["progress"]), state["best"]
+        self.progress, self.best_state = Progress(**state["progress"]), state["best"]
         if not self.settings.steps and state["steps_per_epoch"] != len(self.loader.sampler):
             self._renumber(state["steps_per_epoch"])
         self._save_best()  # a kill may have come between an evaluation and a checkpoint
@@ -222,7 +222,7 @@ class Trainer:
             return round(step / steps_per_epoch * len(self.loader.sampler))  # as the logbook does
 
         self.learner.go_to(now(self.learner.step))
-        self.best["step"] = now(self.best["step"])
+        self.best_state["step"] = now(self.best_state["step"])
         for name in ("best_step", "crossover_step", "evaluated_at"):
             setattr(self.progress, name, now(getattr(self.progress, name)))
         self._save()

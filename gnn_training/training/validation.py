@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_training.data.packed import spread
+from gnn_training.data.packed import evenly_spaced
 from gnn_training.distributed import Runtime
 from gnn_training.network import rule
 from gnn_training.network.network import ColoringNetwork
@@ -33,10 +33,10 @@ class Validation:
             held_out = data.indices("train")
             if rt.is_main:
                 log.warning("no validation graphs up to %d nodes: the training graphs judge the weights", SCORED_NODES)
-        self.ids = held_out[spread(len(held_out), settings.validation_graphs or len(held_out))]
+        self.ids = held_out[evenly_spaced(len(held_out), settings.validation_graphs or len(held_out))]
         self.dsatur_gap = float((data.dsatur_colors[self.ids].astype(int) - data.num_colors[self.ids]).mean())
-        mine = self.ids[partition(search_costs(data, self.ids), rt.world_size)[rt.rank]]
-        self.batches = np.array_split(mine, -(-len(mine) // settings.batch_size)) if len(mine) else []
+        rank_ids = self.ids[partition(search_costs(data, self.ids), rt.world_size)[rt.rank]]
+        self.batches = np.array_split(rank_ids, -(-len(rank_ids) // settings.batch_size)) if len(rank_ids) else []
         states = dataset.state_ids("validation")
         states = states[np.isin(dataset.state_graph[states], self.ids)]
         states = states[rt.rank :: rt.world_size]

@@ -22,7 +22,7 @@ from gnn_training.onnx_program.program import Program
 log = logging.getLogger(__name__)
 RULE = f"{contract.WEIGHT_NAMES}unsqueeze"  # name of its weights
 GOLDEN_PROBES = ("one node, the pair (0, 0)", "edgeless", "ring", "petersen", "several graphs")
-EXACT = ("color_logits", "last")  # conflicts after the last round say more than the coloring
+EXACT_OUTPUTS = ("color_logits", "last")  # conflicts after the last round say more than the coloring
 COMPARED = (*contract.OUTPUTS, "last")
 ROUNDS, THREADS = 10, (1, 4)  # of the comparisons
 TOLERANCE = 1e-4  # of the predictions; measured differences are below 1e-5
@@ -138,7 +138,7 @@ def compare(where: str, expected: dict[str, np.ndarray], got: dict[str, np.ndarr
         if got[name].shape != value.shape:
             raise UserError(f"{where}: {name} has shape {got[name].shape}, torch gives {value.shape}")
         error = float(np.abs(got[name] - value).max())
-        allowed = 0.0 if name in EXACT else TOLERANCE * max(1.0, float(np.abs(value).max()))
+        allowed = 0.0 if name in EXACT_OUTPUTS else TOLERANCE * max(1.0, float(np.abs(value).max()))
         if not error <= allowed:
             raise UserError(f"{where}: {name} differs from torch by {error:.2g}")
 

@@ -59,7 +59,7 @@ def _color(worker: Worker, gpu: int, failed: set[int]) -> None:
     worker.method, device = f"crossover search on GPU {gpu}", torch.device("cuda", gpu)
     try:
         with Group.on_stream([worker.lists], worker.search.trained.crossover, device) as group:
-            count = group.room([int(worker.search.best.max())])
+            count = group.capacity([int(worker.search.best.max())])
             group.search([(0, worker)], count, count, ROUNDS)
     except Exception as error:  # whatever torch, numba and the driver raise
         if gpu not in failed:

@@ -51,8 +51,8 @@ class CrossoverNetwork(nn.Module):
         """
         node = pairs["node"]
         taken = node.taken * self.values(pairs)[:, None]  # (V, C)
-        worth = taken.new_zeros(len(pairs.deviations), taken.shape[1]).index_add(0, node.batch, taken)
-        return (worth.mean(1, keepdim=True) - worth) * self.log_conflicts.exp()
+        class_values = taken.new_zeros(len(pairs.deviations), taken.shape[1]).index_add(0, node.batch, taken)
+        return (class_values.mean(1, keepdim=True) - class_values) * self.log_conflicts.exp()
 
     def weights(self) -> CrossoverWeights:
         """What the loops of a search need."""

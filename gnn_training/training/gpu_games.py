@@ -60,12 +60,12 @@ class Games(Group):
         for (island, player), pair, rows, after in zip(players.items(), pairs, children, made, strict=False):
             player.add(pair, island.k, np.stack(rows), np.array([child.conflicts for child in after], np.int32))
 
-    def noise(self, players: dict[GpuIsland, GpuPlayer], worth: Tensor) -> Tensor:
+    def noise(self, players: dict[GpuIsland, GpuPlayer], totals: Tensor) -> Tensor:
         """Gumbel noise (P, CHILDREN, K, K) for every choice of a class. worth (P,): sums of the values of pairs."""
         most = max(island.k for island in players)
         noise = torch.ones(len(players), CHILDREN, most, most, device=self.device)
         generator, (coldest, hottest) = torch.Generator(self.device), np.log(TEMPERATURE)
-        for of_pair, (island, player), total in zip(noise, players.items(), worth, strict=True):
+        for of_pair, (island, player), total in zip(noise, players.items(), totals, strict=True):
             generator.manual_seed(int(player.random.integers(2**63)))
             temperature = np.exp(player.random.uniform(coldest, hottest, size=CHILDREN))
             gumbel = -of_pair[:, : island.k, : island.k].exponential_(generator=generator).log()

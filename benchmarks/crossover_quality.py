@@ -1,9 +1,9 @@
 """Measure the network that says which classes a child of two colorings takes; `coloring-gnn train` trains it.
 
-    python -m benchmarks.crossover colors --weights runs/cpu           # that are left after some seconds
-    python -m benchmarks.crossover target --weights runs/cpu           # until `color` has the colors of HEAD
-    python -m benchmarks.crossover graphs --out graphs.pkl --seed 1    # where crossover decides, and their k
-    python -m benchmarks.crossover measure --graphs graphs.pkl --weights runs/cpu
+    python -m benchmarks.crossover_quality colors --weights runs/cpu           # that are left after some seconds
+    python -m benchmarks.crossover_quality target --weights runs/cpu           # until `color` has the colors of HEAD
+    python -m benchmarks.crossover_quality graphs --out graphs.pkl --seed 1    # where crossover decides, and their k
+    python -m benchmarks.crossover_quality measure --graphs graphs.pkl --weights runs/cpu
 
 `colors` compares what is reached in the same time, `target` the time until the same is reached. `graphs` looks for
 graphs and k for which HEAD needs 10 to 100 generations; `measure` counts moves and seconds until they are solved.
@@ -31,7 +31,7 @@ from gnn_training.network.crossover_weights import CrossoverWeights, zero_weight
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.search import kernels
 from gnn_training.search.crossover import GENERATION
-from gnn_training.search.engine import Budget, Portfolio, Trained, Worker
+from gnn_training.search.engine import Budget, Portfolio, SearchWeights, Worker
 from gnn_training.search.first_colorings import clique_size
 from gnn_training.search.portfolio import colorings, compile_all, crossover_search
 from gnn_training.settings import SHIPPED
@@ -66,7 +66,7 @@ class Watched(Worker):
 
     def __init__(self, lists: NeighbourLists, colors: np.ndarray, weights: CrossoverWeights, seed: int):
         """colors (N,): a coloring without gaps, whose number of colors is to fall."""
-        super().__init__(Portfolio(lists, colors, Budget(math.inf, seed=seed), Trained(None, weights)), seed)
+        super().__init__(Portfolio(lists, colors, Budget(math.inf, seed=seed), SearchWeights(None, weights)), seed)
         self.moves = 0
 
     def tabucol(self, colors: np.ndarray, k: int, moves: int) -> kernels.TabuResult:
@@ -211,7 +211,7 @@ class Target(Comparison):
     def seconds_until(self, target: int, graph: Graph, weights: CrossoverWeights, seed: int) -> float:
         """Seconds of a core until `color` has so few colors."""
         start, most = time.process_time(), self.limit * self.seconds
-        for best in colorings(graph, Trained(None, weights), Budget(time.monotonic() + most, seed=seed)):
+        for best in colorings(graph, SearchWeights(None, weights), Budget(time.monotonic() + most, seed=seed)):
             if best.num_colors <= target:
                 return time.process_time() - start
         return 2 * most
@@ -267,6 +267,6 @@ def arms_of(paths: tuple[Path, ...]) -> list[CrossoverWeights]:
 
 
 if __name__ == "__main__":
-    from benchmarks import crossover as this  # files name its classes, not those of __main__
+    from benchmarks import crossover_quality as this  # files name its classes, not those of __main__
 
     tyro.cli(this.Colors | this.Target | this.Graphs | this.Measure, description=__doc__).run()
