@@ -118,6 +118,23 @@ def test_color_takes_two_gpus_and_believes_no_wrong_coloring(gpus: FakeCuda):
     assert all(re.search(rf"device {gpu} launches [1-9]", log) for gpu in (0, 1)) and "problem" not in log
 
 
+@pytest.mark.slow
+def test_pairs_are_crossed_on_a_gpu(gpus: FakeCuda):
+    said = gpus.run("-c", """if True:
+        import torch
+        from gnn_training.contract import SHIPPED_MODEL
+        from gnn_training.graph import Graph
+        from gnn_training.onnx_program.session import Model
+        from gnn_training.search.gpu_crossover import BatchedCrossover
+        from gnn_training.search.gpu_searches import ChildSearcher
+        graph, device = Graph.from_edges(4, [(0, 1), (1, 2), (2, 3)]).csr(), torch.device("cuda", 0)
+        crossing = BatchedCrossover(ChildSearcher([graph], device), [graph], Model(SHIPPED_MODEL, 1).trained.crossover)
+        zeros, colors = torch.zeros(5, dtype=int, device=device), torch.zeros(5, 2, 4, dtype=int, device=device)
+        print(crossing(zeros, zeros + 3, colors, colors, colors[..., 0] == 0).shape)
+    """)  # fmt: skip
+    assert said.strip() == "torch.Size([2, 5, 4])"
+
+
 @pytest.mark.parametrize(
     ("which", "count", "message"),
     [
