@@ -170,7 +170,7 @@ def _label(
     pending: Sequence[Source], parts: Path, name: str, plan: LabelPlan, workers: int
 ) -> list[tuple[Source, Row]]:
     """Label sources, or read what an earlier run labelled; return those that could be read, and their graphs, in order.
-    Validation graphs, which have been labelled once, get longer searches; all else has been told.
+    Validation graphs, which have been labelled once, get longer searches, and no second warning.
     """
     is_validation, count = name == VALIDATION, -(-len(pending) // CHUNK)
     # Every count-th source makes all chunks alike, so the speed and the time left can be trusted.

@@ -169,8 +169,8 @@ class ChildSearcher(KernelLauncher):
         self, graph: np.ndarray, k: np.ndarray, starts: np.ndarray, seeds: np.ndarray, weights: np.ndarray, rounds: int
     ) -> Children:
         """Make a child of every start, see `search_kernel.search_child`, and return at once. graph (R,): place among
-        the graphs; k, seeds (R,); starts (R, N); weights (R, NUM_WEIGHTS) float32; rounds: MOST_ROUNDS at most. None
-        may be too large for a block.
+        the graphs; k, seeds (R,); starts (R, N); weights (R, NUM_WEIGHTS) float32; rounds: MOST_ROUNDS at most. Every
+        graph must fit into a block.
         """
         count, num_nodes = shape = starts.shape
         sizes = (torch.int32, count), (torch.int16, *shape), (torch.int16, *shape)

@@ -61,7 +61,7 @@ class Games(Group):
             player.add(pair, island.k, np.stack(rows), np.array([child.conflicts for child in after], np.int32))
 
     def noise(self, players: dict[GpuIsland, GpuPlayer], totals: Tensor) -> Tensor:
-        """Gumbel noise (P, CHILDREN, K, K) for every choice of a class. worth (P,): sums of the values of pairs."""
+        """Gumbel noise (P, CHILDREN, K, K) for every choice of a class. totals (P,): sums of the values of pairs."""
         most = max(island.k for island in players)
         noise = torch.ones(len(players), CHILDREN, most, most, device=self.device)
         generator, (coldest, hottest) = torch.Generator(self.device), np.log(TEMPERATURE)

@@ -19,6 +19,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector
 from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from gnn_training.contract import UNKNOWN_TYPE
 from gnn_training.data.packed import PackedGraphs
@@ -101,7 +102,7 @@ class Learner:
         would wait for the GPU.
         """
         averaged, trained = ([p.detach() for p in net.parameters()] for net in (self.average, self.network))
-        torch._foreach_lerp_(averaged, trained, 1 - self.settings.ema if self.num_averaged else 1.0)
+        get_ema_multi_avg_fn(self.settings.ema if self.num_averaged else 0.0)(averaged, trained, self.num_averaged)
         self.num_averaged += 1
 
     def _count(self, terms: Tensor, norms: Tensor) -> None:
@@ -119,7 +120,7 @@ class Learner:
 
     @property
     def learning_rate(self) -> float:
-        """Of the next step."""
+        """Learning rate of the rule in the next step."""
         return float(self.schedule.get_last_lr()[0])
 
     def go_to(self, step: int) -> None:

@@ -79,9 +79,9 @@ class Monitor:
         self.gpu.take()
 
     def report(self, seconds: float) -> dict[str, float]:
-        """Shares of the time since the last report that searches, gradients and waiting for other ranks took, the mean
-        over ranks, and what their GPUs did, by the names of docs/TRAINING.md. Every rank calls it; seconds: that all
-        steps since then took.
+        """Where the time since the last report went, as shares and as a mean over ranks: searches, gradients, waiting
+        for other ranks. And what their GPUs did. Names are those of docs/TRAINING.md. Every rank calls it. seconds: of
+        all steps since the last report.
         """
         ranks = self.rt.gather((self._take_seconds(), self.gpu.take(), self.rt.device_name))
         times = np.array([searches for searches, *_ in ranks])  # (ranks, steps), seconds

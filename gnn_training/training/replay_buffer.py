@@ -18,7 +18,7 @@ class ReplayBuffer:
     """The pairs of the last iterations, the same on every rank. Rank 0 writes a file for every iteration."""
 
     def __init__(self, folder: Path, max_bytes: int, held_out_graphs: Container[int], rt: Runtime):
-        """room: bytes for pairs in memory; held_out_graphs: those whose pairs are not learned from."""
+        """max_bytes: of pairs in memory; held_out_graphs: those whose pairs are not learned from."""
         self.folder, self.max_bytes, self.held_out_graphs, self.rt = folder, max_bytes, held_out_graphs, rt
         self.iterations = dict[int, list[Pair]]()
         self.pairs, self.held_out = list[Pair](), list[Pair]()

@@ -29,8 +29,8 @@ SYNC_STEPS = 10  # between two looks at what a GPU has computed; each look waits
 
 
 class Trainer:
-    """The parts of one training and its progress. Before `run`, nothing asks other ranks, but for DDP, which copies the
-    first weights, and nothing touches the run folder.
+    """The parts of one training and its progress. The constructor leaves the run folder alone, and talks to no other
+    rank, but for DDP, which copies the first weights.
     """
 
     def __init__(self, settings: TrainSettings, data: PackedGraphs, rt: Runtime):
@@ -95,9 +95,11 @@ class Trainer:
             if not stopped and (out_of_time or lost_patience or learner.step >= learner.num_steps):
                 self._evaluate()
                 return "done"
-            if stopped or not self.self_play.advance(
-                learner.step, learner.num_steps, learner.average.crossover, signals
-            ):
+            if not stopped:
+                stopped = not self.self_play.advance(
+                    learner.step, learner.num_steps, learner.average.crossover, signals
+                )
+            if stopped:
                 return "stopped"
             rate = learner.learning_rate
             self._add_time()  # of what came between
