@@ -30,7 +30,7 @@ from gnn_training.graph import Graph, concatenated, is_proper, num_colors
 from gnn_training.jobs import export as job
 from gnn_training.network.network import HIDDEN, ColoringNetwork, PredictionNetwork
 from gnn_training.network.rule import NUM_WEIGHTS
-from gnn_training.onnx_program import export as onnx_export
+from gnn_training.onnx_program import build as onnx_export
 from gnn_training.onnx_program import golden
 from gnn_training.onnx_program.program import Program
 from gnn_training.onnx_program.session import Model, from_logits

@@ -63,7 +63,8 @@ class Learner:
         groups, decay = [{"params": part} for part in self.parts], settings.weight_decay
         self.optimizer = torch.optim.AdamW(groups, lr=1.0, weight_decay=decay, fused=True)  # times the schedule
         self.bad_steps, self.skipped_steps = (torch.zeros((), device=rt.device) for _ in range(2))
-        self._sums = torch.zeros(len(MEANS) + 1, device=rt.device)  # of this rank since the last `reduce`
+        # Of this rank since the last `reduce`.
+        self._sums, self._steps_summed = torch.zeros(len(MEANS), device=rt.device), 0
         self.totals = dict.fromkeys((*MEANS, "steps"), 0.0)  # of all ranks since the last `means`
         self.go_to(0)
 
@@ -110,8 +111,12 @@ class Learner:
         is_bad = 1.0 - torch.isfinite(norms.sum()).float()
         self.bad_steps.add_(1).mul_(is_bad)
         self.skipped_steps.add_(is_bad)
-        same_on_all_ranks = torch.cat([norms, norms.new_ones(1)])
-        self._sums += torch.cat([terms, same_on_all_ranks / self.rt.world_size])
+        self._sums += torch.cat([terms, norms / self.rt.world_size])  # the norms are the same on all ranks
+        self._steps_summed += 1
+
+    def _clear_sums(self) -> None:
+        self._sums.zero_()
+        self._steps_summed = 0
 
     @property
     def step(self) -> int:
@@ -138,9 +143,10 @@ class Learner:
         """Add loss terms and gradient norms of all ranks to the totals. Raises UserError after too many steps in a row
         that were not finite. Waits for a GPU.
         """
-        for name, total in zip(self.totals, self.rt.total(self._sums.clone()).tolist(), strict=True):
+        for name, total in zip(MEANS, self.rt.total(self._sums.clone()).tolist(), strict=True):
             self.totals[name] += total
-        self._sums.zero_()
+        self.totals["steps"] += self._steps_summed
+        self._clear_sums()
         if any(self.rt.any(self.bad_steps.item() >= MAX_BAD_STEPS)):
             raise UserError(
                 f"the loss was not finite {MAX_BAD_STEPS} steps in a row (step {self.step}): "
@@ -193,7 +199,7 @@ class Learner:
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         self.totals = state["totals"]
-        self._sums.zero_()
+        self._clear_sums()
         self.bad_steps.fill_(state["bad_steps"])
         self.skipped_steps.fill_(state["skipped_steps"])
         self.go_to(state["step"])
