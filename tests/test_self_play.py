@@ -199,9 +199,9 @@ def test_from_nothing_games_teach_what_holds_for_other_graphs(tmp_path: Path, mo
 
 def test_minutes_decide_how_many_games_an_iteration_has(tiny_data: Path, tmp_path: Path, monkeypatch, rt: Runtime):
     monkeypatch.setattr(self_play, "ITERATIONS", 3)
-    games = start(rt, tiny_runs.settings(tiny_data, tmp_path / "run", self_play=0.05))
+    games = start(rt, tiny_runs.settings(tiny_data, tmp_path / "run", self_play=0.5))
     games.advance(0, 10, CrossoverNetwork(), [])
-    assert games.num_played == 1 and games.games > 1  # 3 s on all threads, less the first iteration, in two others
+    assert games.num_played == 1 and games.games > 1  # 30 s on all threads, less the first iteration, in two others
     games.close()
 
 
