@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from dimacs import assert_proper, read_solution, write_col
+from hypothesis import given
+from hypothesis import strategies as st
 from small_graphs import random_graph
 from tiny_runs import ROOT, start_command, wait_for
 
@@ -91,11 +93,14 @@ def test_a_signal_of_which_numba_makes_an_error_of_its_own_ends_the_search_as_ot
 
 def read_colors(path: Path) -> np.ndarray:
     """The colors of a whole file of any kind that `color` writes for a .col file."""
-    if path.suffix == ".sol":
+    if path.suffix == ".json":
+        by_node = json.loads(path.read_text())
+    elif path.suffix == ".csv":
+        title, *rows = csv.reader(path.read_text().splitlines())
+        assert title == ["node", "color"]
+        by_node = dict(rows)
+    else:
         return read_solution(path)
-    text = path.read_text()
-    rows = json.loads(text) if path.suffix == ".json" else csv.reader(text.removeprefix("node,color\n").splitlines())
-    by_node = dict(rows)
     assert list(by_node) == [str(node) for node in range(1, len(by_node) + 1)]
     return np.array(list(map(int, by_node.values())))
 
@@ -225,7 +230,8 @@ def test_a_solution_never_replaces_another_file_of_the_command(name: str, hard: 
     colors = tmp_path / ("other.sol" if name == "other.sol" else "colors.csv")
     colors.write_text("1,0\n")
     before = {path: path.read_bytes() for path in tmp_path.glob("*.*")}
-    with pytest.raises(UserError, match=f"{Path(name).name}: is the same file as .*, which is read or also written"):
+    message = f"{Path(name).name}: is the same file as .*, which is read or also written; name another"
+    with pytest.raises(UserError, match=message):
         color(ColorSettings(model=tmp_path / "model.onnx", seconds=100, precolored=colors, **paths))
     assert {path: path.read_bytes() for path in tmp_path.glob("*.*")} == before
 
@@ -378,3 +384,11 @@ def test_archives_are_refused_where_they_are_named_or_all_there_is(
     hard.rename("in/hard.col")
     assert main(["color", "in", "-m", str(tiny_model), "-o", "out", "--seconds", "0"]) == 0
     assert [path.name for path in Path("out").iterdir()] == ["hard.sol"]
+
+
+@given(colors=st.lists(st.integers(0, 300), min_size=1, max_size=30))
+def test_a_solution_reads_back_as_written(tmp_path_factory, colors: list[int]):
+    path = tmp_path_factory.mktemp("solution") / "graph.sol"
+    write_solution(path, np.array(colors))
+    assert read_solution(path).tolist() == colors
+    assert list(path.parent.iterdir()) == [path]

@@ -134,3 +134,17 @@ def test_workflows_of_github_are_valid():
     lint = ["go", "run", "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12", "-shellcheck"]
     workflows = sorted((ROOT / ".github/workflows").iterdir())
     subprocess.run([*lint, Path(sys.prefix) / "bin/shellcheck", *workflows], check=True, cwd=ROOT)
+
+
+def test_a_pod_of_kubernetes_has_the_shared_memory_that_nccl_asks_for():
+    *_, job = yaml.safe_load_all((DEPLOY / "kubernetes-job.yaml").read_text())
+    pod = job["spec"]["template"]["spec"]
+    assert {"name": "shm", "mountPath": "/dev/shm"} in pod["containers"][0]["volumeMounts"]
+    assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}} in pod["volumes"]
+
+
+def test_skypilot_machine_costs_nothing_after_the_end_and_its_results_are_in_a_bucket():
+    task = yaml.safe_load((DEPLOY / "skypilot.yaml").read_text())
+    assert task["resources"]["autostop"]["down"] and task["resources"]["image_id"] == f"docker:{IMAGE}"
+    assert task["file_mounts"]["/workspace"]["mode"] == "MOUNT_CACHED"  # MOUNT can neither append to a file nor lock it
+    assert task["run"].startswith("cd /workspace ") and task["num_nodes"] == 1

@@ -226,6 +226,8 @@ def test_docker_stop_leaves_a_state_that_the_next_start_continues(image: Image, 
     ("flags", "sentence"),
     [
         (("--user", "12345:12345"), "settings: cannot be written (permission denied)"),
+        (("--tmpfs", "/workspace"), 'start with -v "$PWD":/workspace'),
+        (("--env", "RUNPOD_POD_ID=x"), 'start with -v "$PWD":/workspace'),
         (("--read-only", "--volume", "/mnt:/workspace:ro"), "settings: cannot be written (read-only file system)"),
         (("--user", "12345:12345", "--volume", "/mnt:/workspace"), "settings: cannot be written (permission denied)"),
         (("--env", "GNN_NO_VOLUME=1", "--tmpfs", "/workspace:size=50m"), "may be needed: free some or name another"),

@@ -94,4 +94,4 @@ def test_a_gpu_is_watched_and_reported_by_its_rank(rt: Runtime, monkeypatch):
     mean = {"gpu0_busy": 0.6, "gpu0_memory_gib": 3, "gpu0_watts": 700, "gpu0_celsius": 61}
     assert {name: report[name] for name in report if name.startswith("gpu")} == pytest.approx(mean)
     assert "gpu0_busy" not in seen.report(1.0)
-    assert GpuMonitor(torch.device("cuda")).take() == {}
+    assert GpuMonitor(torch.device("cuda")).take() == {} == GpuMonitor(torch.device("cpu")).take()

@@ -107,6 +107,23 @@ def test_k_colors_are_taken_as_soon_as_they_are_found():
     assert found.num_colors <= 25 and time.monotonic() - start < 20 and not found.is_optimal
 
 
+def test_k_colors_that_are_not_found_or_impossible_are_an_error_that_says_how_many_were():
+    with pytest.raises(
+        NoColoringError, match=r"at most 12 colors was not found in \d\.\d s; the fewest found are \d\d"
+    ):
+        find(RANDOM, 0.3, k=12)
+    start = time.monotonic()
+    with pytest.raises(NoColoringError, match="with at most 2 colors does not exist: at least 3 are needed"):
+        gnn_training.color(PETERSEN, 60, k=2)  # no clique proves this
+    with pytest.raises(NoColoringError, match="with at most 2 colors does not exist: at least 3 are needed"):
+        gnn_training.color(nx.cycle_graph(151), 60, k=2)
+    with pytest.raises(NoColoringError, match="with the colors 0 to 1, as far as they are allowed, does not exist"):
+        gnn_training.color(PETERSEN, 60, allowed={0: [0, 1]})
+    with pytest.raises(NoColoringError, match="with at most 4 colors does not exist: at least 9 are needed"):
+        gnn_training.color(nx.complete_graph(9), 60, k=4)
+    assert time.monotonic() - start < 10
+
+
 def test_lists_of_colors_that_take_too_much_memory_are_refused(monkeypatch):
     monkeypatch.setattr(problem, "MAX_PAIRS", 19)
     with pytest.raises(ValueError, match="allowed has 10 nodes times 2 colors, at most 19 are possible: name fewer"):
@@ -277,12 +294,6 @@ class DokArray(dict):
         ({"allowed": {0: []}}, NoColoringError, "no color is left for node 0: change"),
         ({"precolored": {0: 5}, "allowed": {1: [0]}, "k": 3}, NoColoringError, "no color is left for node 0: change"),
         ({"precolored": {0: 5, 2: 6}, "k": 1}, NoColoringError, "with at most 1 colors does not exist: at least 3"),
-        ({"k": 2, "seconds": 60}, NoColoringError, "with at most 2 colors does not exist: at least 3 are needed"),
-        ({"graph": nx.cycle_graph(151), "k": 2, "seconds": 60}, NoColoringError, "not exist: at least 3 are needed"),
-        ({"graph": nx.complete_graph(9), "k": 4}, NoColoringError, "with at most 4 colors does not exist: at least 9"),
-        ({"allowed": {0: [0, 1]}, "seconds": 60}, NoColoringError, "with the colors 0 to 1, as far as they are allow"),
-        ({"graph": RANDOM.edges, "k": 12, "seconds": 0.3}, NoColoringError,
-         r"at most 12 colors was not found in \d\.\d s; the fewest found are \d\d"),
         ({"graph": "petersen"}, TypeError, "a graph is a networkx graph, an edge array .* not str"),
         ({"graph": [(0, 1), (1,)]}, TypeError, "an edge array .* of integers .* not list"),
         ({"graph": np.zeros((3, 2))}, TypeError, "an edge array .* of integers .* not ndarray of float64"),

@@ -139,6 +139,8 @@ FILES = [
     ("a.csv", '"(0, 0)","(1, 0)"\n"(1, 0)","(1, 1)"\n', "(0, 0)-(1, 0) (1, 0)-(1, 1)", "edge list"),
     ("a.txt", "0,1;\n1,2;\n", None, "line 1: the node '1;' has signs that no name has"),
     ("a.txt", "a -> b\nb -> c\n", None, "line 1: the node '->' has signs that no name has"),
+    ("a.txt", "a | b\nc | d\n", None, "line 1: the node '|' has signs that no name has"),
+    ("a.txt", "[(0, 1), (1, 2)]\n", None, "line 1: the node '[(0' has signs that no name has"),
     ("a.txt", "(0, 0) (1, 0) {}\n(1, 0) (1, 1) {}\n", None, "line 1: the node '(0' has signs that no name has"),
     ("a.txt", "0: [1]\n1: [0]\n", None, "line 1: the node '[1]' has signs that no name has"),
     ("a.txt", "e 1 2\ne 2 3\n", None, "line 1: edge 1-2 comes before the header `p edge N M`; begin with it"),
@@ -152,6 +154,7 @@ FILES = [
     ("a.txt", "a: b c\nb: a\nc : a\n", "a-b a-c", "adjacency lists"),
     ("a.adjlist", "1 2 3\n4\n", "1-2 1-3 4", "adjacency lists"),
     ("a.txt", "1 2 3\n2 3 4\n3 4 1\n4 1 2\n", None, "line 1: '1 2 3' may be an edge with more about it, or a node and"),
+    ("a.txt", "4 6\n2 3 4\n1 3 4\n1 2 4\n1 2 3\n", None, "line 2: '2 3 4' may be"),
     ("a.txt", "This is a readme\nof two lines\n", None, "line 1: 'This is a readme' may be"),
     ("a.txt", "4 2\n0 1\n1 2\n", "0-1 1-2 3", "edge list below its numbers of nodes and edges"),
     ("a.txt", "3 4\n1 2\n2 3\n3 1\n3 2\n", "1-2 1-3 2-3", "edge list below its numbers of nodes and edges"),
@@ -414,7 +417,8 @@ def test_without_data_the_job_takes_what_is_in_training_data_or_refuses_what_it_
 @pytest.mark.parametrize("name", [".gz", "a.col/.gz", ".col", "absent.col", "n" * 300 + ".col", "graph.xlsx"])
 def test_a_file_that_is_no_graph_is_named(tmp_path: Path, name: str):
     (tmp_path / "a.col").mkdir()
-    with pytest.raises(UserError, match=rf"{name}: (is not a known kind of graph file; known are \.js|cannot be read)"):
+    message = rf"{name}: (is not a known kind of graph file; known are \.json|cannot be read)"
+    with pytest.raises(UserError, match=message):
         sources.read(tmp_path / name)
 
 
