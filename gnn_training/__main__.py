@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
@@ -142,6 +142,7 @@ def parse(name: str, flags: Sequence[str]) -> "tuple[Settings, bool]":
     settings file cannot be read.
     """
     import tyro
+    from pydantic import create_model
 
     from gnn_training import settings
     from gnn_training.settings import PathOrNone, Settings, TrainSettings
@@ -156,9 +157,14 @@ def parse(name: str, flags: Sequence[str]) -> "tuple[Settings, bool]":
     both: Any = type(kind.__name__, (CommandLine, kind), {})
     for field in both.model_fields.values():  # without the line breaks of the code
         field.description = " ".join(field.description.split()) if field.description else None
-    boxes = {title: _some_flags(both, names) for title, names in BOXES.items() if issubclass(kind, TrainSettings)}
-    others = [name for name in both.model_fields if not any(name in box.model_fields for box in boxes.values())]
-    nested = _some_flags(both, others, **{title: (box, ...) for title, box in boxes.items()})
+    types = get_type_hints(both, include_extras=True)
+    fields = {name: (types[name], field) for name, field in both.model_fields.items()}
+    boxes: dict[str, Any] = {}  # settings in settings, which tyro's help shows in boxes
+    for title, names in BOXES.items() if issubclass(kind, TrainSettings) else ():
+        chosen: dict[str, Any] = {name: fields.pop(name) for name in names if name in fields}
+        boxes[title] = create_model(title, __base__=Settings, **chosen)
+    others: dict[str, Any] = fields | {title: (box, ...) for title, box in boxes.items()}
+    nested = create_model(kind.__name__, __base__=Settings, **others)
     default = _default(both, flags)
     if default:
         values = dict(default["default"])
@@ -170,17 +176,6 @@ def parse(name: str, flags: Sequence[str]) -> "tuple[Settings, bool]":
     )  # fmt: skip
     values = dict(resolved) | {field: value for title in boxes for field, value in getattr(resolved, title)}
     return kind(**{field: values[field] for field in kind.model_fields}), values["dry_run"]
-
-
-def _some_flags(kind: Any, names: Iterable[str], **boxes: Any) -> Any:
-    """Settings with these fields of others, and with boxes: settings in settings, which tyro's help shows in a box."""
-    from pydantic import create_model
-
-    from gnn_training.settings import Settings
-
-    types = get_type_hints(kind, include_extras=True)
-    fields: dict[str, Any] = {name: (types[name], kind.model_fields[name]) for name in names if name in types}
-    return create_model("Flags", __base__=Settings, **fields, **boxes)
 
 
 def _default(kind: Any, flags: Sequence[str]) -> dict[str, Any]:

@@ -187,14 +187,14 @@ def test_two_ranks_of_torchrun_train_as_one_process_would(tiny_data: Path, train
         assert counts[0] == counts[1]
 
 
-def to_the_end(rt: Runtime, settings: TrainSettings) -> str:
-    return Trainer(settings, PackedGraphs.open(settings.data), rt).run([])
+def run_training(rt: Runtime, settings: TrainSettings, signals: Sequence[float] = ()) -> str:
+    return Trainer(settings, PackedGraphs.open(settings.data), rt).run(signals)
 
 
 def test_early_stop_stops_every_rank(tiny_data: Path, tmp_path: Path):
     still = {"learning_rate": 1e-12, "weight_decay": 0, "evaluate_every": 1, "patience": 2, "steps": 100_000}
     (tmp_path / "run/checkpoints").mkdir(parents=True)
-    assert in_group(2, to_the_end, tiny_runs.settings(tiny_data, tmp_path / "run", **still)) == ["done"] * 2
+    assert in_group(2, run_training, tiny_runs.settings(tiny_data, tmp_path / "run", **still)) == ["done"] * 2
     assert status(tmp_path / "run")["step"] == 2 and status(tmp_path / "run")["evaluations_without_gain"] == 2
 
 
@@ -209,17 +209,13 @@ class Signals(list):
         return self.looks < 0
 
 
-def until_signal(rt: Runtime, settings: TrainSettings, looks: int) -> str:
-    return Trainer(settings, PackedGraphs.open(settings.data), rt).run(Signals(looks))
-
-
 def test_two_ranks_go_on_with_half_as_many_steps_of_twice_the_searches(tiny_data: Path, tmp_path: Path):
     (tmp_path / "run/checkpoints").mkdir(parents=True)
     settings = tiny_runs.settings(tiny_data, tmp_path / "run", steps=0, searches=2 * 11 * 8, evaluate_every=6)
-    assert in_group(1, until_signal, settings, 12) == ["stopped"]
+    assert in_group(1, run_training, settings, Signals(12)) == ["stopped"]
     before, epochs = status(settings.run), 12 / 3
     assert before["step"] == 12 and before["evaluated_at"] == 12
-    assert in_group(2, until_signal, settings, 100) == ["done"] * 2
+    assert in_group(2, run_training, settings) == ["done"] * 2
     after = status(settings.run)
     assert after["step"] == 16 and after["graphs"] == 11 * 8 and after["best_step"] <= 16
     assert checkpoint.load(settings.run)["step"] == max(after["best_step"], after["crossover_step"])

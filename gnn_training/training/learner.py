@@ -141,8 +141,10 @@ class Learner:
 
     def reduce(self) -> None:
         """Add loss terms and gradient norms of all ranks to the totals. Raises UserError after too many steps in a row
-        that were not finite. Waits for a GPU.
+        that were not finite. Waits for a GPU, unless there was no step since the last call.
         """
+        if not self._steps_summed:  # the same on all ranks
+            return
         for name, total in zip(MEANS, self.rt.total(self._sums.clone()).tolist(), strict=True):
             self.totals[name] += total
         self.totals["steps"] += self._steps_summed

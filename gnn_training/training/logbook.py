@@ -129,7 +129,7 @@ class Logbook:
         self.steps_per_epoch = steps_per_epoch
         records = read_metrics(self.metrics)
         if not settings.steps:
-            records = [record | {"step": round(record["epoch"] * steps_per_epoch)} for record in records]
+            records = [record | {"step": step_at(record["epoch"], steps_per_epoch)} for record in records]
         kept = [record for record in records if record["step"] <= reached[record["kind"]]]
         write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
         with storage_errors(self.run / run_files.CURVES_FOLDER):
@@ -155,6 +155,11 @@ class Logbook:
         for logger in self.loggers:
             with errors_as_warnings(logger.name):
                 logger.close(status)
+
+
+def step_at(epoch: float, steps_per_epoch: int) -> int:
+    """The step at which so many epochs are over."""
+    return round(epoch * steps_per_epoch)
 
 
 def train_line(values: dict[str, float]) -> list[str]:

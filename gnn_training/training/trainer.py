@@ -18,7 +18,7 @@ from gnn_training.network.network import ColoringNetwork
 from gnn_training.settings import EVALUATIONS, TrainSettings
 from gnn_training.training import checkpoint
 from gnn_training.training.learner import prepare
-from gnn_training.training.logbook import Logbook, Progress, Status
+from gnn_training.training.logbook import Logbook, Progress, Status, step_at
 from gnn_training.training.resume import find_state, require_same
 from gnn_training.training.self_check import self_check
 from gnn_training.training.self_play import SelfPlay, explain_best
@@ -91,15 +91,13 @@ class Trainer:
         while True:
             if learner.step % evaluate_every == 0:
                 self._evaluate()
+            if stopped:
+                return "stopped"
             lost_patience = 0 < settings.patience <= progress.evaluations_without_gain
-            if not stopped and (out_of_time or lost_patience or learner.step >= learner.num_steps):
+            if out_of_time or lost_patience or learner.step >= learner.num_steps:
                 self._evaluate()
                 return "done"
-            if not stopped:
-                stopped = not self.self_play.advance(
-                    learner.step, learner.num_steps, learner.average.crossover, signals
-                )
-            if stopped:
+            if not self.self_play.advance(learner.step, learner.num_steps, learner.average.crossover, signals):
                 return "stopped"
             rate = learner.learning_rate
             self._add_time()  # of what came between
@@ -221,7 +219,7 @@ class Trainer:
         """Count steps of the present number of ranks, which differ for the same searches. steps_per_epoch: before."""
 
         def now(step: int) -> int:
-            return round(step / steps_per_epoch * len(self.loader.sampler))  # as the logbook does
+            return step_at(step / steps_per_epoch, len(self.loader.sampler))
 
         self.learner.go_to(now(self.learner.step))
         self.best_state["step"] = now(self.best_state["step"])
