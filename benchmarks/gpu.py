@@ -37,12 +37,13 @@ from gnn_training.network.network import initial_rule
 from gnn_training.onnx_program.session import Model
 from gnn_training.processes import die_with_parent
 from gnn_training.ranks import launch
+from gnn_training.search.batches import searcher_for
 from gnn_training.search.crossover import GENERATION
 from gnn_training.search.search_kernel import search_child
 from gnn_training.settings import PresetName, TrainSettings, from_preset
-from gnn_training.training.learner import prepare, searcher_for
 from gnn_training.training.loader import DeviceDataset
 from gnn_training.training.self_check import MIN_AGREEMENT, self_check
+from gnn_training.training.trainer import prepare
 
 log = logging.getLogger("gnn_training")
 GIB = 2**30
@@ -133,7 +134,7 @@ def _learn(settings: TrainSettings, rt: Runtime) -> Row:
     loader, _, learner = prepare(settings, PackedGraphs.open(settings.data), rt)
     checks = self_check(learner, loader, rt)
     for batch in islice(loader.starting_at(0), settings.steps):
-        learner.update(batch)
+        learner.update(*batch)
     return {"same searches": checks[0]["agreement"] if checks else None, **learner.means()}
 
 
@@ -149,7 +150,7 @@ def rounds_by_size(options: Options) -> Iterator[Row]:
     for i in graphs_of_sizes(data):
         speeds = []
         for device, dataset, search, searches in ways:
-            batch = dataset.batch(np.full(searches, i), searches)
+            batch = dataset.graphs(np.full(searches, i), searches)
             batch = replace(batch, lower=torch.ones_like(batch.lower))  # so that no search ends early
             weights = initial_rule().expand(1, searches, -1).contiguous().to(device)
             search(weights, batch, 1)[0].tolist()  # compiles
@@ -246,7 +247,7 @@ def timed_steps(settings: TrainSettings, rt: Runtime, seconds: float) -> Row:
     batches = loader.starting_at(0)
     for batch in islice(batches, len(loader.sampler) + WARM_UP):  # an epoch first: every graph is prepared once
         started = time.perf_counter()
-        learner.update(batch)
+        learner.update(*batch)
         learner.reduce()  # waits for the GPU
     one = time.perf_counter() - started
     if rt.device.type == "cuda":
@@ -255,9 +256,9 @@ def timed_steps(settings: TrainSettings, rt: Runtime, seconds: float) -> Row:
     count = rt.broadcast(max(2, min(settings.steps or sys.maxsize, int(seconds / one))))
     monitor.restart()
     searches, started = 0, time.perf_counter()
-    for batch in islice(batches, count):
-        learner.update(batch)
-        searches += 2 * batch.num_graphs
+    for graphs, states in islice(batches, count):
+        learner.update(graphs, states)
+        searches += 2 * graphs.num_graphs
     learner.reduce()
     taken = time.perf_counter() - started
     report = monitor.report(taken)

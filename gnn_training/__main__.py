@@ -190,6 +190,8 @@ def _default(kind: Any, flags: Sequence[str]) -> dict[str, Any]:
         return {}
     values = read_json(Path(first.settings)) if first.settings else {}
     try:
+        if "preset" not in kind.model_fields:
+            return {"default": kind(**values)}
         preset = first.preset or values.get("preset") or os.environ.get("GNN_TRAINING_PRESET", "cpu")
         return {"default": from_preset(kind, str(preset), **values)}
     except AttributeError as error:

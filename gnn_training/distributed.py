@@ -14,7 +14,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gnn_training.errors import MachineError, TrainingError, UserError
-from gnn_training.settings import TrainSettings
 
 TIMEOUT = timedelta(minutes=5)  # a lost rank must not leave the others waiting for half an hour of rent
 TIMED_OUT = "Timed out waiting", "wait timeout"  # as gloo and the store of a group say it
@@ -101,10 +100,12 @@ def join(device: str = "auto", timeout: timedelta = TIMEOUT) -> Iterator[Runtime
 
 
 def in_group(measure: Callable) -> Callable:
-    """Let measure(settings, rt, ...) be called without rt: it has a group, and its network is gone before the group."""
+    """Let measure(settings, rt, ...) be called without rt: it has a group, on the device of the settings, and its
+    network is gone before the group.
+    """
 
     @wraps(measure)
-    def joined(settings: TrainSettings, **options: Any) -> Any:
+    def joined(settings: Any, **options: Any) -> Any:
         with join(settings.device) as rt:
             return measure(settings, rt, **options)
 

@@ -22,10 +22,10 @@ log = logging.getLogger(__name__)
 CONTROL_GROUPS = Path("/sys/fs/cgroup")  # cgroups(7)
 OWN_GROUPS = Path("/proc/self/cgroup")
 MOUNTS = Path("/proc/self/mountinfo")  # proc_pid_mountinfo(5)
-# Limit and use of the container, cgroup version 2 and 1. A machine without a limit has neither, or a huge number.
-CGROUPS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+# Limit and use of the memory of a control group, and the part of the use that is a cache of files: versions 2 and 1.
+MEMORY = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
 DEVICES = (Path("/dev/nvidiactl"), Path("/dev/kfd"))  # in every container that was given a GPU of NVIDIA or of AMD
 PODS = ("RUNPOD_POD_ID", "KUBERNETES_SERVICE_HOST")  # set where files cannot be copied out of an ended container
@@ -36,16 +36,7 @@ SMI_SECONDS = 20  # eight GPUs without persistence mode take ten
 def num_cores() -> int:
     """The cores within this process's affinity and the quotas of its control groups, at least 1."""
     cores = len(os.sched_getaffinity(0))
-    try:
-        groups = [line.split(":", 2) for line in OWN_GROUPS.read_text().splitlines()]
-    except OSError:
-        groups = []
-    folders = [CONTROL_GROUPS, CONTROL_GROUPS / "cpu"]
-    for _, controllers, path in groups:  # version 1 names controllers; a container may see the path of its host
-        group = CONTROL_GROUPS / ("cpu" if controllers else "") / path.strip("/")
-        if not controllers or "cpu" in controllers.split(","):
-            folders += [folder for folder in (group, *group.parents) if folder.is_relative_to(CONTROL_GROUPS)]
-    for folder in folders:
+    for folder in _control_groups("cpu"):
         for files in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
             try:
                 quota, period = " ".join((folder / file).read_text() for file in files).split()
@@ -53,6 +44,20 @@ def num_cores() -> int:
             except (OSError, ValueError):  # no such file, or "max": no quota
                 continue
     return max(1, cores)
+
+
+def _control_groups(controller: str) -> list[Path]:
+    """Folders of this process's control groups with a controller, and of the groups that they are in."""
+    try:
+        groups = [line.split(":", 2) for line in OWN_GROUPS.read_text().splitlines()]
+    except OSError:
+        groups = []
+    folders = [CONTROL_GROUPS, CONTROL_GROUPS / controller]
+    for _, controllers, path in groups:  # version 1 names controllers; a container may see the path of its host
+        group = CONTROL_GROUPS / (controller if controllers else "") / path.strip("/")
+        if not controllers or controller in controllers.split(","):
+            folders += [folder for folder in (group, *group.parents) if folder.is_relative_to(CONTROL_GROUPS)]
+    return folders
 
 
 def usable_threads(requested: int) -> int:
@@ -68,14 +73,19 @@ def threads_per_rank(num_ranks: int) -> int:
 
 
 def available_bytes() -> int:
-    """The free memory of the machine or of the container, whichever is less."""
+    """The free memory of the machine or of a control group, such as that of a container, whichever is less. The system
+    takes back the memory of a cache of files when it is needed.
+    """
     lines = Path("/proc/meminfo").read_text().splitlines()
     free = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-    for limit, used in CGROUPS:
-        try:
-            free.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
-        except (OSError, ValueError):  # no such file, or "max": no limit
-            continue
+    for folder in _control_groups("memory"):
+        for limit, used, cache in MEMORY:
+            try:
+                cached = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())[cache]
+                most, now = (int((folder / file).read_text()) for file in (limit, used))
+                free.append(most - now + int(cached))
+            except (OSError, ValueError, KeyError):  # no such file, or "max": no limit
+                continue
     return max(0, min(free))
 
 

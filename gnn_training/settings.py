@@ -161,7 +161,7 @@ class TrainSettings(Settings):
     """Memory of each rank for the results of self-play, in MiB; the oldest are dropped first."""
     batch_pairs: Positive = 16
     """Number of pairs of colorings from which each rank trains the crossover network in a step."""
-    width: Annotated[int, Field(ge=1, le=1024)] = CROSSOVER_WIDTH
+    width: Annotated[int, Field(ge=1, le=128)] = CROSSOVER_WIDTH  # a larger file would not be read
     """Hidden units per node of the crossover network."""
     layers: Annotated[int, Field(ge=1, le=16)] = CROSSOVER_LAYERS
     """Message-passing layers of the crossover network."""
@@ -308,9 +308,9 @@ class EvaluateSettings(SearchSettings):
     """
     limit: Count = 0
     """Most graphs to take, spread evenly over the list; 0 takes all."""
-    exclude_selection: Count = 0
-    """Leave out the validation graphs that chose the weights; give the number that --validation-graphs had. Ignored if
-    fewer than 20 others remain.
+    exclude_selection: Annotated[Count | None, _optional("INT")] = None
+    """Leave out the validation graphs that chose the weights: give the number that --validation-graphs had. If fewer
+    than 20 others remain, all are scored, and the report says so.
     """
     report: Path = Path("report.json")
     """JSON file for the results; a page for a browser, with the suffix .html, is written beside it."""
@@ -379,7 +379,7 @@ PRESETS: dict[str, dict[str, Any]] = {  # what differs from the defaults of RunS
     "cpu": {"validation_graphs": 120},
     "single": {
         "run": Path("runs/single"), "recipe": "full", "searches": 409_600, "batch_size": 256, "checkpoint_every": 200,
-        "log_every": 20, "self_play": 3.0, "batch_pairs": 64,
+        "log_every": 20, "self_play": 3.0, "batch_pairs": 64, "validation_graphs": 1000,
     },
 }  # fmt: skip
 PRESETS["multi"] = PRESETS["single"] | {"run": Path("runs/multi"), "searches": 1_638_400, "lr_scaling": "sqrt"}

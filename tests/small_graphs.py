@@ -17,7 +17,7 @@ from gnn_training.onnx_program.program import limits
 from gnn_training.search.batches import Searcher
 from gnn_training.training.games import CHILDREN, Pair
 from gnn_training.training.learner import SIGMA, loss_terms
-from gnn_training.training.loader import GraphBatch
+from gnn_training.training.loader import GraphBatch, StateBatch
 
 MANY_MOVERS = 3.0  # control bias of the margin: exp(3) lets nearly every active node move
 
@@ -60,10 +60,12 @@ def search_in_tensors(weights: Tensor, batch: GraphBatch, rounds: int) -> tuple[
     return fewest, torch.where(fewest > batch.lower, torch.stack([each.conflicts for each in found]), 0)
 
 
-def terms_of(network: ColoringNetwork, batch: GraphBatch, search: Searcher, rounds: int) -> dict[str, Tensor]:
-    """Loss terms of a batch: the searches, then the network."""
-    found = search(network.rule.detach() + SIGMA * torch.stack([batch.epsilon, -batch.epsilon]), batch, rounds)
-    return loss_terms(network(batch.states and batch.states.inputs, batch.pairs), batch, *found)
+def terms_of(
+    network: ColoringNetwork, graphs: GraphBatch, search: Searcher, rounds: int, states: StateBatch | None = None
+) -> dict[str, Tensor]:
+    """Loss terms of a step: the searches, then the network."""
+    found = search(network.rule.detach() + SIGMA * torch.stack([graphs.epsilon, -graphs.epsilon]), graphs, rounds)
+    return loss_terms(network, graphs, states, None, *found)
 
 
 def random_weights(seed: int, scale: float = 0.5) -> Tensor:

@@ -14,30 +14,21 @@ from benchmarks import search_speed
 NUMBER, MEAN = r" *-?[\d,.]+%? *", r" *-?[\d.]+ ± [\d.]+ *"
 SECTION = r"# Page\n\n## Measured\n\n"  # to be replaced
 SMALL = "--sizes 60 80"
+LONG = "crossover_quality"  # half a minute, in four processes
 # Arguments, and a pattern of what is printed and of the page. A part of `crossover_quality` reads what others wrote.
 COMMANDS = {
     "families": {"--graphs 1 --sizes 40 60": rf"\| sudoku *\|{MEAN}\|{MEAN}\|\n(.*\n)+\| mean of others *\|{MEAN}\|"},
     "libraries": {"examples --seconds 0.1": r"\| gcol HEA *\|(.*\n)+\| color, 0.1 s *\| *\d"},
-    "predictions": {
-        f"--folder . --graphs 12 --test-graphs 12 {SMALL} --parts 1 --widths 8 --seeds 0 --steps 2":
-        r"\n\| *12 \| *8 \|( -?[\d.]+ \(.*?\) *\|){6}"
-    },
     "crossover_quality": {
         f"colors --seconds 0.05 {SMALL} --graphs 1": r"1 \+0.000 ± 0.000 [+-]\d",
         "target --seconds 0.1 --sizes 150 200 --graphs 1 --least 0 --searches 1": rf"1{MEAN}",
         f"graphs --out graphs.pkl --seed 0 --kinds 'G(n,0.9)' {SMALL} --seconds 0.01": r"G\(n,0.9\): 1 of 1 graphs",
         "measure --graphs graphs.pkl --searches 1": rf"\| all *\| *1 *\| \d.*? *\|{MEAN}\|{MEAN}\|",
     },
-    "scaling": {
-        "--folder . --train --multiples 1 --seeds 1 --sizes 120 --rounds 1 --graphs 24 --test-graphs 2 --page page.md":
-        rf"step 0/.*training saves 0.00 ± 0.00 (.*\n)+{SECTION}.*\n\n\|(.*\n)+"
-        r"\| 6,400 *\| 1 *\| 1 *\| none *\| -?[\d.]+, -?[\d.]+ \(1\) *\|"
-    },
     "search_speed": {
         "--seconds 0.02 --sizes 80 --page page.md": rf"{SECTION}.* cores, .*\n\n\|(.*\n)+\| *80 \|({NUMBER}\|){{4}}\n\Z"
     },
 }  # fmt: skip
-LONG = ("predictions", "crossover_quality")  # a minute, in seven processes
 
 
 def test_this_file_or_that_of_gpus_has_every_benchmark():
@@ -46,7 +37,7 @@ def test_this_file_or_that_of_gpus_has_every_benchmark():
 
 
 @pytest.mark.slow  # processes that load torch
-@pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.nightly] * (x in LONG)) for x in COMMANDS])
+@pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.nightly] * (x == LONG)) for x in COMMANDS])
 def test_every_benchmark_runs_as_a_command(name: str, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     (tmp_path / "examples").symlink_to(ROOT / "examples")

@@ -52,7 +52,7 @@ def found(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str]]:
 def test_a_job_on_another_machine_is_estimated_without_gpus(capsys):
     job.check(settings("multi", assume="h200x8", price_per_hour=30.0))
     said = capsys.readouterr().out
-    searching = (1500 * 1_638_400 + 3000 * 3000 * 12) / job.ROUNDS_PER_SECOND["h200"] / 60  # minutes of one GPU
+    searching = (1500 * 1_638_400 + 3000 * 1000 * 12) / job.ROUNDS_PER_SECOND["h200"] / 60  # minutes of one GPU
     for gpus in (1, 2, 4, 8):
         minutes = searching / gpus + 3 + job.OTHER_MINUTES  # 3 of self-play
         efficiency = (searching + 3 + job.OTHER_MINUTES) / (gpus * minutes)

@@ -215,10 +215,12 @@ def test_validation_graphs_of_a_packed_folder_are_summed_up_by_family(
     assert [row["name"] for row in run(packed_folder, tiny_model, limit=2)["graphs"]] == ["random", "edgeless"]
     assert len(run(packed_folder, tiny_model, limit=99)["graphs"]) == 4
     # Those that have chosen the weights are left out where others remain; the calls are spread over the rest.
-    assert len(run(packed_folder, tiny_model, exclude_selection=2)["graphs"]) == 4
+    few = run(packed_folder, tiny_model, exclude_selection=2)
+    assert len(few["graphs"]) == 4 and "so its scores are too good" in few["note"] and not report["note"]
     monkeypatch.setattr(job, "MIN_OTHERS", 2)
     rows = run(packed_folder, tiny_model, exclude_selection=2, calls=1)["graphs"]
     assert [(row["name"], "one_call" in row["colors"]) for row in rows] == [("mycielski", True), ("single", False)]
+    assert len(run(packed_folder, tiny_model, exclude_selection=0)["graphs"]) == 4  # all have
 
 
 def test_labels_of_packed_graphs_are_lowered_to_what_a_method_finds(packed_folder: Path, tiny_model: Path):

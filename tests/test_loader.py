@@ -33,7 +33,7 @@ def dataset(data: PackedGraphs) -> DeviceDataset:
 
 
 def batch_of(dataset: DeviceDataset, ids: list[int], seed: int = 0, step: int = 0) -> GraphBatch:
-    return dataset.batch(np.array(ids, dtype=np.int64), len(ids), seed, step)
+    return dataset.graphs(np.array(ids, dtype=np.int64), len(ids), seed, step)
 
 
 def test_a_state_carries_what_its_search_has_seen_and_found_later(data: PackedGraphs, dataset: DeviceDataset):

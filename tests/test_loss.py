@@ -41,7 +41,6 @@ def batch(graphs: list[Graph]) -> GraphBatch:
         seeds=torch.tensor([graph.num_nodes for graph in graphs]),
         epsilon=torch.tensor(np.stack([each.standard_normal(NUM_WEIGHTS) for each in rng]), dtype=torch.float32),
         num_graphs=1,  # so that terms are sums
-        states=states(graphs),
     )
 
 
@@ -55,10 +54,14 @@ def states(graphs: list[Graph]) -> StateBatch:
     )  # fmt: skip
 
 
+def terms(network: ColoringNetwork, graphs: list[Graph]) -> dict[str, Tensor]:
+    """Loss terms of a step with these graphs and their states."""
+    return terms_of(network, batch(graphs), search_on_cpu, ROUNDS, states(graphs))
+
+
 def singles(count: int) -> GraphBatch:
     """So many graphs of one node, with random changes: what their searches find, a test decides."""
-    b = batch([SINGLE] * count)
-    return replace(b, states=None, epsilon=torch.randn(count, NUM_WEIGHTS))
+    return replace(batch([SINGLE] * count), epsilon=torch.randn(count, NUM_WEIGHTS))
 
 
 def finds(fewest: Callable, conflicts: Callable = lambda weights: 0.0) -> Searcher:
@@ -76,8 +79,7 @@ def gradient(network: ColoringNetwork, b: GraphBatch, search: Searcher = search_
 
 
 def test_the_terms_of_a_batch_are_the_sums_of_its_graphs_and_so_is_the_gradient(network: ColoringNetwork):
-    batches = batch(GRAPHS), *(batch([graph]) for graph in GRAPHS)
-    together, *alone = (terms_of(network, each, search_on_cpu, ROUNDS) for each in batches)
+    together, *alone = (terms(network, each) for each in (GRAPHS, *([graph] for graph in GRAPHS)))
     assert together.keys() == LOSS_WEIGHTS.keys()
     for name in LOSS_WEIGHTS:
         torch.testing.assert_close(together[name], sum(terms[name] for terms in alone), rtol=1e-4, atol=1e-5)
@@ -124,34 +126,32 @@ def test_searches_with_the_found_weights_get_better_by_training(network: Colorin
     optimizer = torch.optim.AdamW(network.parameters(), 2e-2, weight_decay=0)
     b, history = batch(GRAPHS), []
     for _ in range(60):
-        terms = terms_of(network, replace(b, epsilon=torch.randn(len(GRAPHS), NUM_WEIGHTS)), search, ROUNDS)
-        history.append({name: term.item() for name, term in terms.items()})
+        b = replace(b, epsilon=torch.randn(len(GRAPHS), NUM_WEIGHTS))
+        found = terms_of(network, b, search, ROUNDS, states(GRAPHS))
+        history.append({name: term.item() for name, term in found.items()})
         optimizer.zero_grad()
-        sum(terms.values()).backward()
+        sum(found.values()).backward()
         optimizer.step()
     for name in LOSS_WEIGHTS.keys() - {"crossover"}:  # there are no pairs
         assert np.mean([terms[name] for terms in history[-5:]]) < 0.8 * history[0][name], name
 
 
-def typed(b: GraphBatch, graph_type: Tensor) -> GraphBatch:
-    return replace(b, states=replace(b.states, graph_type=graph_type))
-
-
 def test_a_graph_of_unknown_family_adds_no_family_loss(network: ColoringNetwork):
-    known = batch(GRAPHS)
-    types = known.states.graph_type
-    some = typed(known, torch.where(torch.arange(4) == 0, types, UNKNOWN_TYPE))
-    terms, alone = (terms_of(network, b, search_on_cpu, 1) for b in (some, batch([HARD])))
-    torch.testing.assert_close(terms["graph_type"], alone["graph_type"], rtol=1e-5, atol=1e-6)
-    none = terms_of(network, typed(known, torch.full((4,), UNKNOWN_TYPE)), search_on_cpu, 1)
-    assert none["graph_type"].item() == 0
-    none["graph_type"].backward()
+    def loss(of: list[Graph], graph_type: Tensor) -> Tensor:
+        return terms_of(network, batch(of), search_on_cpu, 1, replace(states(of), graph_type=graph_type))["graph_type"]
+
+    types = states(GRAPHS).graph_type
+    some = loss(GRAPHS, torch.where(torch.arange(4) == 0, types, UNKNOWN_TYPE))
+    torch.testing.assert_close(some, loss([HARD], types[:1]), rtol=1e-5, atol=1e-6)
+    none = loss(GRAPHS, torch.full((4,), UNKNOWN_TYPE))
+    assert none.item() == 0
+    none.backward()
     assert all(w.grad is None or (w.grad == 0).all() for w in network.parameters())
 
 
 @pytest.mark.parametrize("graphs", [GRAPHS, [SINGLE], [Graph.from_edges(5, [])]], ids=["several", "one", "edgeless"])
 def test_every_weight_gets_a_finite_gradient(network: ColoringNetwork, graphs: list[Graph]):
-    sum(terms_of(network, batch(graphs), search_on_cpu, ROUNDS).values()).backward()
+    sum(terms(network, graphs).values()).backward()
     weights = network.rule, *network.predictions.parameters()  # there are no pairs for the crossover network
     assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in weights)
 

@@ -47,13 +47,24 @@ def test_cores_stay_within_the_quotas_of_control_groups(tmp_path: Path, monkeypa
     assert caplog.messages == [f"{cores} of 100 threads are used: this process has no more cores"]
 
 
-def test_memory_stays_within_the_limit_of_the_container(tmp_path: Path, monkeypatch):
-    limit, used = tmp_path / "max", tmp_path / "current"
-    limit.write_text("3000\n")
-    used.write_text("1000\n")
-    monkeypatch.setattr(machine, "CGROUPS", (("/not/there", "/not/there"), (limit, used)))
-    assert machine.available_bytes() == 2000
-    limit.write_text("max\n")
+@pytest.mark.parametrize(
+    ("group", "folder", "names"),
+    [
+        ("0::/", ".", ("max", "current", "inactive_file")),
+        ("0::/job/step", "job", ("max", "current", "inactive_file")),
+        ("9:memory:/job", "memory/job", ("limit_in_bytes", "usage_in_bytes", "total_inactive_file")),
+    ],
+)
+def test_memory_stays_within_the_limits_of_control_groups(tmp_path: Path, monkeypatch, group, folder, names):
+    limit, used, cache = names
+    monkeypatch.setattr(machine, "CONTROL_GROUPS", tmp_path)
+    monkeypatch.setattr(machine, "OWN_GROUPS", tmp_path / "own")
+    (tmp_path / "own").write_text(f"4:cpu:/x\n{group}\n")
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    for name, content in ((limit, "3000"), (used, "1000"), ("stat", f"anon 600\n{cache} 400")):
+        (tmp_path / folder / f"memory.{name}").write_text(content + "\n")
+    assert machine.available_bytes() == 2400  # files that were read do not count
+    (tmp_path / folder / f"memory.{limit}").write_text("max\n")
     assert machine.available_bytes() > 2**20
 
 

@@ -14,7 +14,7 @@ from tiny_runs import metrics
 from gnn_training.distributed import Runtime
 from gnn_training.jobs import check
 from gnn_training.search.batches import search_on_cpu
-from gnn_training.training import learner, monitor
+from gnn_training.training import monitor, trainer
 from gnn_training.training.monitor import GpuMonitor, Monitor, shares, slow_ranks
 
 
@@ -61,7 +61,7 @@ def measured(rt: Runtime, data: Path) -> tuple[float, list[str]]:
         time.sleep(2 * rt.rank * (time.monotonic() - started))
         return results
 
-    learner.searcher_for = lambda *_: slow
+    trainer.searcher_for = lambda *_: slow
     *_, waiting = check._measure.__wrapped__(tiny_runs.settings(data, Path("unused"), rounds=2000), rt)
     return waiting, [line for line in lines if "every step waits" in line]
 

@@ -24,7 +24,7 @@ from gnn_training.errors import StorageError, UserError
 from gnn_training.jobs.train import train
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.settings import TrainSettings
-from gnn_training.training import checkpoint, learner
+from gnn_training.training import checkpoint, trainer
 from gnn_training.training.learner import LOSS_WEIGHTS, MAX_BAD_STEPS, NORMS
 from gnn_training.training.trainer import require_same
 
@@ -274,7 +274,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_nothing_moves(finished: T
 
 
 def train_in_one_long_step(settings: TrainSettings) -> None:
-    learner.searcher_for = lambda *_: lambda *_: time.sleep(300)
+    trainer.searcher_for = lambda *_: lambda *_: time.sleep(300)
     train(settings)
 
 
@@ -320,7 +320,7 @@ def test_a_loss_that_stays_non_finite_ends_with_a_sentence_and_is_told_in_the_st
 def state(value: float = 1.0) -> dict:
     torch.manual_seed(0)
     network = ColoringNetwork().state_dict() | {"rule": torch.full_like(ColoringNetwork().rule, value)}
-    progress = dict.fromkeys(("optimizer", "scaler", "totals", "progress", "self_play"), {})
+    progress = dict.fromkeys(("optimizer", "scaler", "totals", "progress", "self_play", "initial_crossover"), {})
     counts = dict.fromkeys(("num_averaged", "bad_steps", "skipped_steps", "steps_per_epoch"), 1)
     texts = {"data_sha256": "0", "resumed_from": ""}
     networks = {"network": network, "weights": network, "best": {"network": network}}
@@ -340,7 +340,7 @@ def test_as_many_of_the_newest_are_kept_as_asked(tmp_path: Path, keep: int, kept
 @pytest.mark.parametrize("key", [*checkpoint.RESUMED])
 def test_a_checkpoint_without_a_key_is_named(tmp_path: Path, key: str):
     checkpoint.save(tmp_path / "step-00000007.pt", {name: value for name, value in state().items() if name != key})
-    with pytest.raises(UserError, match=rf"step-00000007\.pt: is damaged .ValueError: it has no {key}.; delete it"):
+    with pytest.raises(UserError, match=rf"step-00000007\.pt: has no {key}, so it is of another version of this"):
         checkpoint.load_newest(tmp_path)
 
 
@@ -357,11 +357,10 @@ def test_a_missing_file_and_a_strange_one_are_named(tmp_path: Path):
     with pytest.raises(UserError, match="best.pt: cannot be read .no such file or directory.; train first"):
         checkpoint.load(tmp_path / "best.pt")
     checkpoint.save(tmp_path / "list.pt", [1, 2])
-    checkpoint.save(tmp_path / "other.pt", {"weights": {}})
     changed = state()
     checkpoint.save(tmp_path / "shape.pt", changed | {"network": changed["network"] | {"rule": torch.ones(2, 3)}})
     checkpoint.save(tmp_path / "nan.pt", state(float("nan")))
-    for name in ("list.pt", "other.pt", "shape.pt", "nan.pt"):
+    for name in ("list.pt", "shape.pt", "nan.pt"):
         with pytest.raises(UserError, match=f"{name}: is damaged .*; delete it or name another file"):
             checkpoint.load(tmp_path / name)
 

@@ -18,8 +18,8 @@ import pytest
 from checkout import check_schema, write_program
 from tiny_runs import ROOT
 
+from gnn_training import runpod as job
 from gnn_training.errors import MachineError, UserError
-from gnn_training.jobs import run as job
 
 PAGE = (ROOT / "docs/PODS.md").read_text()
 REQUESTS = [block for block in re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL) if "curl " in block]
@@ -58,7 +58,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
 
         def start(*codes: int | None, location: str = "") -> Server:
             if None in codes:
-                monkeypatch.setattr(job, "POD_SECONDS", 0.4)
+                monkeypatch.setattr(job, "ANSWER_SECONDS", 0.4)
             return stack.enter_context(hub_server.running(Server(*codes, location=location)))
 
         yield start

@@ -16,16 +16,17 @@ from gnn_training.data.families import draw
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.jobs.train import train
-from gnn_training.network.crossover_network import CrossoverNetwork
+from gnn_training.network.crossover_network import CrossoverNetwork, squared_errors
 from gnn_training.network.crossover_weights import zero_weights
 from gnn_training.search import kernels
 from gnn_training.search.crossover import Parent, children
 from gnn_training.settings import TrainSettings
 from gnn_training.training import self_play
-from gnn_training.training.games import CHILDREN, RECORDED, Pair, Player
+from gnn_training.training.games import CHILDREN, RECORDED, Pair, Player, batch_of
 from gnn_training.training.loader import DeviceDataset
 from gnn_training.training.replay_buffer import ReplayBuffer, from_bytes, num_bytes, to_bytes
 from gnn_training.training.self_play import ITERATIONS, SelfPlay
+from gnn_training.training.validation import PairValidation
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -109,7 +110,7 @@ def hard_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def start(rt: Runtime, settings: TrainSettings) -> SelfPlay:
     data = PackedGraphs.open(settings.data)
-    return SelfPlay(settings, DeviceDataset(data, rt.device), data.indices("train"), CrossoverNetwork(), rt)
+    return SelfPlay(settings, DeviceDataset(data, rt.device), data.indices("train"), rt)
 
 
 def iterations_of(rt: Runtime, settings: TrainSettings) -> tuple[bytes, list[list[int]], dict, int]:
@@ -118,22 +119,19 @@ def iterations_of(rt: Runtime, settings: TrainSettings) -> tuple[bytes, list[lis
     games, network = start(rt, settings), CrossoverNetwork()
     for step in range(0, 10, 2):
         games.advance(step, 20, network, [])
-    batches = [[pair.graph for pair in drawn(games, step)] for step in range(3)]
+    batches = [features(games, step) for step in range(3)]
     other = CrossoverNetwork()
     other.direct.weight.data[0, 0] = -1.0  # conflicts are bad
-    scores = games.scores(other, network)
+    scores = PairValidation(games.buffer, games.dataset, CrossoverNetwork(), rt).scores(other, network)
     games.close()
     pairs = list(itertools.chain(*games.buffer.iterations.values()))
     return to_bytes(pairs), batches, scores, games.num_played
 
 
-def drawn(games: SelfPlay, step: int) -> list[Pair]:
-    """The pairs of a step for this rank."""
-    seen = []
-    games.batch_of = lambda pairs: seen.extend(pairs)  # type: ignore[method-assign]
-    games.batch(step)
-    del games.batch_of
-    return seen
+def features(games: SelfPlay, step: int) -> list[bytes]:
+    """Those of the nodes of every pair of a step for this rank."""
+    batch = games.batch(step).data["node"]
+    return [batch.x[batch.batch == pair].numpy().tobytes() for pair in range(int(batch.batch.max()) + 1)]
 
 
 @pytest.mark.slow  # a minute of games
@@ -160,10 +158,10 @@ def test_the_network_learns_from_pairs_what_becomes_of_children(tiny_data: Path,
     games.advance(0, 20, network, [])
     first, optimizer = CrossoverNetwork(), torch.optim.AdamW(network.parameters(), 5e-3)
     first.load_state_dict(network.state_dict())
-    pairs = games.batch_of(games.buffer.pairs)
+    pairs = batch_of(games.buffer.pairs, games.dataset)
     errors = []
     for _ in range(80):
-        error = self_play.squared_errors(network(pairs), pairs).mean()
+        error = squared_errors(network(pairs), pairs).mean()
         optimizer.zero_grad()
         error.backward()
         optimizer.step()
@@ -182,17 +180,18 @@ def test_from_nothing_games_teach_what_holds_for_other_graphs(tmp_path: Path, mo
     games = start(rt, tiny_runs.settings(data, tmp_path / "run", self_play=1.0, games=200))
     torch.manual_seed(0)
     network = CrossoverNetwork()
-    games.first.load_state_dict(network.state_dict())
+    validation = PairValidation(games.buffer, games.dataset, network, rt)
     games.advance(0, 20, network, [])
     optimizer, steps = torch.optim.AdamW(network.parameters(), 2e-3), 300
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(steps):
-        pairs = games.batch_of([games.buffer.pairs[i] for i in rng.integers(len(games.buffer.pairs), size=16)])
+        chosen = [games.buffer.pairs[i] for i in rng.integers(len(games.buffer.pairs), size=16)]
+        pairs = batch_of(chosen, games.dataset)
         optimizer.zero_grad()
-        self_play.squared_errors(network(pairs), pairs).mean().backward()
+        squared_errors(network(pairs), pairs).mean().backward()
         optimizer.step()
         schedule.step()
-    scores = games.scores(network, network)
+    scores = validation.scores(network, network)
     games.close()
     assert scores["crossover_gain"] > 2 * scores["crossover_gain_error"] > 0
 

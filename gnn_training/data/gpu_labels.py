@@ -66,14 +66,14 @@ def improve_labels(
         try:
             done, pending = 0, set(running)
             while pending:
-                _, pending = wait(pending, 1)
+                ended, pending = wait(pending, 1)
+                for future in ended:
+                    try:
+                        future.result()
+                    except Exception as error:  # whatever torch, numba and the driver raise
+                        raise MachineError(f"GPU {running[future]}: {reason(error)}; leave out --gpus") from error
                 done, before = sum(not each.search.is_running for each in searches), done
                 advance(done - before)
-            for future, gpu in running.items():
-                try:
-                    future.result()
-                except Exception as error:  # whatever torch, numba and the driver raise
-                    raise MachineError(f"GPU {gpu}: {reason(error)}; leave out --gpus") from error
         finally:
             for each in searches:
                 each.search.finish()

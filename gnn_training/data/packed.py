@@ -20,6 +20,7 @@ VERSION = 5
 GRAPHS_FILE = "graphs.safetensors"
 MANIFEST_FILE = "manifest.json"
 PACKED_NODES = 32_767  # nodes are numbers of 16 bits
+SCORED_NODES = 2048  # larger graphs are trained on, but would dominate the scores of a training
 SPLITS = ("train", "validation")
 # Tensors with one value per graph: (G,).
 PER_GRAPH = {
@@ -208,6 +209,14 @@ class PackedGraphs:
     def indices(self, split: str) -> np.ndarray:
         """Positions of the graphs of `train` or `validation`, ascending."""
         return np.flatnonzero(self.split == SPLITS.index(split))
+
+    def selection(self, count: int) -> np.ndarray:
+        """Positions of the validation graphs that choose the weights of a training: so many, or all for 0, spread
+        evenly over those of up to SCORED_NODES nodes.
+        """
+        ids = self.indices("validation")
+        ids = ids[self.num_nodes[ids] <= SCORED_NODES]
+        return ids[evenly_spaced(len(ids), count or len(ids))]
 
     def graph(self, i: int) -> Graph:
         """Graph i with its name."""

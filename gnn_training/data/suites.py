@@ -27,6 +27,7 @@ class Case:
     family: str | None = None
     target: int = 1  # number of colors at which a search ends
     published: dict[str, bool] = field(default_factory=dict)  # by solver: whether it reached the best known number
+    was_seen: bool = False  # a training has learned from it, or chosen its weights by it
 
 
 def q_coloring() -> Iterator[Case]:

@@ -23,9 +23,9 @@ from gnn_training.distributed import Runtime, in_group
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.ranks import launch, num_ranks, uses_gpus
 from gnn_training.settings import EVALUATIONS, SEARCHES, CheckSettings, RunSettings, TrainSettings
-from gnn_training.training.learner import prepare
 from gnn_training.training.logbook import require_logger
 from gnn_training.training.self_check import self_check, try_step
+from gnn_training.training.trainer import prepare
 
 log = logging.getLogger(__name__)
 DISK_GIB = 2  # the full recipe packed, checkpoints, logs and the model
@@ -186,15 +186,15 @@ def _measure(settings: TrainSettings, rt: Runtime) -> tuple[int, int, float, flo
     """
     loader, monitor, learner = prepare(settings, PackedGraphs.open(settings.data), rt)
     if not self_check(learner, loader, rt):  # which on GPUs takes the step that needs most memory, too
-        try_step(learner, loader.largest())
+        try_step(learner, *loader.largest())
     batches = list(islice(loader.starting_at(0), STEPS))
     if rt.device.type == "cuda":
         for batch in batches:
-            try_step(learner, batch)  # brings their graphs to the GPU
+            try_step(learner, *batch)  # brings their graphs to the GPU
     monitor.restart()
     started = time.monotonic()
     for batch in batches:
-        learner.update(batch)
+        learner.update(*batch)
         learner.reduce()
     seconds = (time.monotonic() - started) / STEPS
     waiting, kinds = monitor.report(STEPS * seconds)["waiting_share"], Counter(rt.gather(rt.device_name))

@@ -41,6 +41,7 @@ from gnn_training.settings import EvaluateSettings
 log = logging.getLogger(__name__)
 CALL_SECONDS = 600.0  # a graph that needs longer for one call is too large for the network
 MIN_OTHERS = 20  # validation graphs that have had no part in the choice of the weights, else all are scored
+SEEN_NOTE = "The training has seen these graphs, or chosen its weights by them, so its scores are too good."
 CSV_LIMIT = 10_000_000  # bytes
 DRAWN = ("rule", "search", "one_call")  # methods of the file; the page shows a coloring of the first that was asked for
 LIBRARIES = ("onnxruntime", "numpy", "networkx")
@@ -70,7 +71,8 @@ def evaluate(settings: EvaluateSettings) -> None:
         "summary": scores.summarize(scores.without_planted(rows)), "families": scores.by_family(rows),
         "graphs": [{name: value for name, value in vars(row).items() if name not in NOT_REPORTED} for row in rows],
         "picture": _picture(rows),
-        "note": scores.search_resources(settings.seconds, threads, gpus),
+        "note": " ".join(filter(None, (SEEN_NOTE * any(case.was_seen for case in cases),
+                                       scores.search_resources(settings.seconds, threads, gpus)))),
         "verdict": scores.verdict(rows, settings.seconds or COMPARED_SECONDS),
     }  # fmt: skip
     files.write_bytes(settings.report, files.as_json(content))
@@ -140,14 +142,10 @@ def _cases(settings: EvaluateSettings) -> list[Case]:
     elif is_packed(settings.graphs):
         data = PackedGraphs.open(settings.graphs)
         data.verify()
-        ids = data.indices("validation").tolist()
-        if not ids:  # a single graph is for training
-            ids = list(range(len(data)))
-            log.warning("%s: no validation graphs: the scores are those of all graphs", settings.graphs)
-        chosen_by = {ids[place] for place in evenly_spaced(len(ids), settings.exclude_selection)}
-        if len(ids) - len(chosen_by) >= MIN_OTHERS:
-            ids = [i for i in ids if i not in chosen_by]
-        cases = [Case(data.graph(i), int(data.num_colors[i]), data.families[data.family[i]]) for i in ids]
+        ids, were_seen = _unseen(data, settings.exclude_selection)
+        cases = [
+            Case(data.graph(i), int(data.num_colors[i]), data.families[data.family[i]], was_seen=were_seen) for i in ids
+        ]
     else:
         cases = [Case(_read(file)) for file in sources.find([settings.graphs])]
     if settings.limit:  # from everywhere, because neighbours in the list are of one family
@@ -159,6 +157,19 @@ def _cases(settings: EvaluateSettings) -> list[Case]:
             raise UserError(f"{file} names none of the graphs, such as {name!r}: set best_known to a CSV that does")
         cases = [replace(case, best_known=best_known.get(case.graph.name, case.best_known)) for case in cases]
     return cases
+
+
+def _unseen(data: PackedGraphs, num_selected: int | None) -> tuple[list[int], bool]:
+    """Positions of the validation graphs without those that have chosen the weights, see `PackedGraphs.selection`; of
+    all of them if too few others remain, of all graphs if there are none. And whether the training has seen them.
+    """
+    ids = data.indices("validation").tolist()
+    if not ids:  # a single graph is for training
+        log.warning("%s: no validation graphs: the scores are those of all graphs", data.folder)
+        return list(range(len(data))), True
+    selected = set() if num_selected is None else set(data.selection(num_selected).tolist())
+    others = [i for i in ids if i not in selected]
+    return (others, False) if len(others) >= min(len(ids), MIN_OTHERS) else (ids, bool(selected))
 
 
 def _read(file: Path) -> Graph:

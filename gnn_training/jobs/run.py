@@ -2,28 +2,23 @@
 
 import logging
 import os
-import re
 import shlex
 import sys
 import time
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import urllib3
-from urllib3.exceptions import HTTPError
-from urllib3.util import Retry
 
 from gnn_training import __version__, files, machine, processes, run_files
 from gnn_training.console import duration
 from gnn_training.contract import MODEL_FILE, SUMS_FILE, WEB_FILE
 from gnn_training.data.location import DataLocation, locate, output_folders
 from gnn_training.data.packed import MANIFEST_FILE
-from gnn_training.errors import MachineError, StorageError, UserError
+from gnn_training.errors import StorageError, UserError
 from gnn_training.ranks import num_ranks
 from gnn_training.report.scores import METHODS
+from gnn_training.runpod import require_pod, stop_pod
 from gnn_training.settings import (
     CheckSettings,
     EvaluateSettings,
@@ -40,9 +35,6 @@ log = logging.getLogger(__name__)
 STEPS = ("data", "check", "train", "export", "verify", "evaluate", "pack")
 SETTINGS = "settings"  # folder in the run folder
 SCORED_GRAPHS, CALLED_GRAPHS = 150, 16  # of the validation graphs: for the report at the end, and for one call
-POD_API = "https://api.runpod.io/v2"
-POD_BACKOFF = 5.0  # seconds between tries to stop a pod: 0, twice this, then ever twice as many
-POD_SECONDS = 30.0  # for an answer
 
 
 @dataclass(frozen=True)
@@ -259,38 +251,3 @@ def _finish(settings: RunSettings, record: StepRecord, how: str) -> None:
         log.info("fetch %s (%.1f MB): it has the model, the report and the weights", archive, size)
     if settings.stop_pod:
         stop_pod(os.environ)
-
-
-def require_pod(environ: Mapping[str, str]) -> None:
-    """Refuse at the start what would keep the pod from being stopped at the end. UserError if a variable is missing or
-    malformed.
-    """
-    if not re.fullmatch(r"[\w-]+", environ.get("RUNPOD_POD_ID", ""), re.ASCII):
-        raise UserError("stop_pod needs RUNPOD_POD_ID, which RunPod sets in its pods: leave --stop-pod out elsewhere")
-    if not re.fullmatch(r"[!-~]+", environ.get("RUNPOD_API_KEY", "")):
-        raise UserError("stop_pod needs RUNPOD_API_KEY, one word: give the pod a key, or stop it by hand")
-
-
-def stop_pod(environ: Mapping[str, str], api: str = POD_API, backoff: float = POD_BACKOFF) -> None:
-    """Ask RunPod to stop this pod, which `require_pod` has accepted. Its volume stays. The platform then ends this
-    process. MachineError if RunPod refused or did not answer, so that the pod is still billed.
-    """
-    pod = environ["RUNPOD_POD_ID"]
-    log.info("asking RunPod to stop pod %s", pod)
-    retries = Retry(
-        4, backoff_factor=backoff, status_forcelist=(429, *range(500, 600)), allowed_methods=None,
-        raise_on_status=False, respect_retry_after_header=False,
-    )  # fmt: skip
-    try:
-        answer = urllib3.request(
-            "POST", f"{api}/pods/{pod}/action", json={"action": "stop"}, retries=retries, timeout=POD_SECONDS,
-            headers={"Authorization": f"Bearer {environ['RUNPOD_API_KEY']}"},
-            redirect=False,  # which would carry the key to another server
-        )  # fmt: skip
-        refusal = "" if answer.status < 300 else f"HTTP {answer.status} {answer.reason}"
-    except HTTPError as error:
-        refusal = str(getattr(error, "reason", error))
-    if refusal:
-        billed = f"RunPod did not stop pod {pod} ({refusal}), so it is STILL BILLED"
-        raise MachineError(f"{billed}: stop it by hand, in the web console or with runpodctl pod stop {pod}")
-    log.info("RunPod stops pod %s; its volume stays, and is billed as storage", pod)

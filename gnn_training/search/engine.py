@@ -141,8 +141,8 @@ class Portfolio:
         colors = renumbered(colors)
         with self._lock:
             if colors.max() < self.best.max():
+                self._events.put(Coloring(method, colors))  # before others see it, end, and so end the search
                 self.best = colors
-                self._events.put(Coloring(method, colors))
                 for worker in self.workers:
                     worker.stop[0] |= worker.target >= self.num_colors
 

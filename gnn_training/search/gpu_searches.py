@@ -90,13 +90,14 @@ class BlockSearcher(KernelLauncher):
         nodes, colors = (values[np.tile(batch.ids, repeats)] for values in (self.data.num_nodes, self.num_colors))
         launches, too_large = search_cuda.plan_launches(nodes.tolist(), colors.tolist(), self.max_shared)
         searches = [values.repeat(repeats) for values in (self._copied(batch.ids), batch.lower, batch.seeds)]
+        tables = self._tables(int(self.num_colors.max()), max(rounds, int(self.data.num_nodes.max())))
         main = torch.cuda.current_stream(self.device)
         for launch, stream in zip(launches, self._streams, strict=False):
             stream.wait_stream(main)
             with torch.cuda.stream(stream):
                 places = self._copied(launch.searches)
                 chosen = [values[places] for values in (*searches, weights.flatten(0, 1))]
-                outcomes[:, places] = torch.stack(self._run(launch, chosen, rounds))
+                outcomes[:, places] = torch.stack(self._run(launch, chosen, tables, rounds))
         if len(too_large):  # the cores search these graphs
             rows = too_large[: len(too_large) // repeats].tolist()
             results = search_on_cpu(weights, batch, rounds, rows)
@@ -115,12 +116,13 @@ class BlockSearcher(KernelLauncher):
             search_cuda.adjacency_bits(lists)
         )
 
-    def _run(self, launch: search_cuda.Launch, searches: list[Tensor], rounds: int) -> tuple[Tensor, Tensor]:
+    def _run(
+        self, launch: search_cuda.Launch, searches: Sequence[Tensor], tables: Sequence[Tensor], rounds: int
+    ) -> tuple[Tensor, Tensor]:
         """Fewest colors (R,) float and conflicts (R,) of R searches. searches: graph, lower (at least 1), seeds and
-        weights (R, ...).
+        weights (R, ...); tables: of `_tables`.
         """
         count, empty = len(launch.searches), self._empty
-        tables = self._tables(int(self.num_colors.max()), max(rounds, int(self.data.num_nodes.max())))
         large = empty(torch.int16, count, launch.large)
         fewest, conflicts = empty(torch.int32, count), empty(torch.float32, count)
         self._launch(launch, (*self.graphs, *searches, *tables, large, fewest, conflicts), rounds)

@@ -21,8 +21,8 @@ HINT = "name a run folder, a checkpoint or an exported file"
 EXPORTED = {"network": dict, "settings": dict, "step": int, "data_sha256": str}
 RESUMED = EXPORTED | {
     "weights": dict, "num_averaged": int, "optimizer": dict, "scaler": dict, "totals": dict, "bad_steps": int,
-    "skipped_steps": int, "progress": dict, "self_play": dict, "best": dict, "steps_per_epoch": int,
-    "resumed_from": str,
+    "skipped_steps": int, "progress": dict, "self_play": dict, "best": dict, "initial_crossover": dict,
+    "steps_per_epoch": int, "resumed_from": str,
 }  # fmt: skip
 
 
@@ -50,14 +50,15 @@ def save_step(folder: Path, step: int, state: dict, keep: int) -> None:
 
 def load(path: Path, needed: dict[str, type] = EXPORTED) -> dict:
     """Read a checkpoint, or the best one of a run folder, onto the CPU; needed: its keys and their types. Raises
-    UserError if it is missing, damaged, or not one of this program.
+    UserError if it is missing, damaged, or not one of this version of the program.
     """
     path = path / run_files.BEST if os.path.isdir(path) else path
     content = read_bytes(path, MAX_FILE_BYTES, "train first or name another run folder")
     with damaged(path, "delete it or name another file"):
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         if wrong := [key for key, kind in needed.items() if not isinstance(state.get(key), kind)]:
-            raise ValueError(f"it has no {wrong[0]}")
+            other = f"has no {wrong[0]}, so it is of another version of this program, or of another program"
+            raise UserError(f"{path}: {other}: go on with that version, or name another file")
         for key in needed.keys() & {"network", "weights"}:
             ColoringNetwork.from_state(state[key])
         if "best" in needed:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Batch, HeteroData
 
 from gnn_training.graph import NeighbourLists
 from gnn_training.network.crossover_network import pairs_of
@@ -20,6 +20,7 @@ from gnn_training.search.crossover import Parent, crossover, features_of, node_v
 from gnn_training.search.engine import Budget, Portfolio, SearchWeights, Worker
 from gnn_training.search.first_colorings import seeded
 from gnn_training.search.portfolio import crossover_search
+from gnn_training.training.loader import DeviceDataset
 
 PAIRS = 8, 128  # of parents that a game meets; their number is drawn
 RECORDED = 32  # of these, at most
@@ -43,6 +44,13 @@ class Pair(NamedTuple):
     def deviations(self) -> np.ndarray:
         """Conflicts of the children (CHILDREN,) less their mean, in standard deviations."""
         return (self.conflicts - self.conflicts.mean()) / math.sqrt(self.conflicts.var(ddof=1) + EXTRA_VARIANCE)
+
+
+class PairBatch(NamedTuple):
+    """Pairs of a step."""
+
+    data: HeteroData  # see `batch_of`
+    num_pairs: int  # of the step on all ranks
 
 
 class Player(Worker):
@@ -95,6 +103,11 @@ class Player(Worker):
         self.look_for(k)
         kernels.complete(*self.lists, child, k, self.children_rng, self.stop)
         return kernels.tabucol(*self.lists, child, k, MOVES, self.children_rng, self.stop).conflicts
+
+
+def batch_of(pairs: Sequence[Pair], dataset: DeviceDataset) -> HeteroData:
+    """Pairs in one graph of PyG on the device."""
+    return Batch.from_data_list([as_data(pair, dataset.lists(pair.graph)) for pair in pairs]).to(dataset.device)
 
 
 def as_data(pair: Pair, lists: NeighbourLists) -> HeteroData:

@@ -8,13 +8,12 @@ of what it expects of the children of self-play.
 """
 
 import copy
-import logging
 import math
 from collections.abc import Callable
 from functools import cache
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, smooth_l1_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector
@@ -22,17 +21,15 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from gnn_training.contract import UNKNOWN_TYPE
-from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
 from gnn_training.network.crossover_network import size_of, squared_errors
 from gnn_training.network.network import SAVED, ColoringNetwork, Predictions
-from gnn_training.search.batches import Searcher, has_kernels, search_on_cpu
+from gnn_training.search.batches import Searcher
 from gnn_training.settings import TrainSettings
-from gnn_training.training.loader import GraphBatch, GraphLoader, StateBatch
-from gnn_training.training.monitor import Monitor
+from gnn_training.training.games import PairBatch
+from gnn_training.training.loader import GraphBatch, StateBatch
 
-log = logging.getLogger(__name__)
 LOSS_WEIGHTS = {"gap": 1.0, "saved": 0.5, "graph_type": 0.05, "rounds": 0.2, "crossover": 1.0}
 NORMS = ("rule_gradient_norm", "predictions_gradient_norm", "crossover_gradient_norm")  # before clipping
 MEANS = (*LOSS_WEIGHTS, *NORMS)  # what a record has of the steps since the last one
@@ -68,19 +65,18 @@ class Learner:
         self.totals = dict.fromkeys((*MEANS, "steps"), 0.0)  # of all ranks since the last `means`
         self.go_to(0)
 
-    def update(self, batch: GraphBatch) -> None:
-        """Take one optimizer step. The loss is the mean over its graphs on all ranks. If the gradient is not
-        finite, which all ranks see alike, the weights stay as they are; the device decides that.
+    def update(self, graphs: GraphBatch, states: StateBatch | None = None, pairs: PairBatch | None = None) -> None:
+        """Take one optimizer step. The terms of the loss are means over graphs, states and pairs on all ranks. If the
+        gradient is not finite, which all ranks see alike, the weights stay as they are; the device decides that.
         """
         # Search
-        rule, epsilon = self.network.rule.detach(), torch.stack([batch.epsilon, -batch.epsilon])
-        fewest, conflicts = self.search(rule + SIGMA * epsilon, batch, self.settings.rounds)
+        rule, epsilon = self.network.rule.detach(), torch.stack([graphs.epsilon, -graphs.epsilon])
+        fewest, conflicts = self.search(rule + SIGMA * epsilon, graphs, self.settings.rounds)
         # Loss
         with torch.autocast(self.rt.device.type, self.precision, enabled=self.precision != torch.float32):
-            outputs = self.ddp(batch.states and batch.states.inputs, batch.pairs)
-            terms = loss_terms(outputs, batch, fewest, conflicts)
+            terms = loss_terms(self.ddp, graphs, states, pairs, fewest, conflicts)
             loss = torch.stack([weight * terms[name] for name, weight in LOSS_WEIGHTS.items()]).sum()
-            if not (batch.states and batch.pairs):  # DDP waits for a gradient of every weight
+            if not (states and pairs):  # DDP waits for a gradient of every weight
                 loss = loss + 0.0 * parameters_to_vector(self.network.parameters()).sum()
         # Backward
         self.scaler.scale(loss * self.rt.world_size).backward()  # DDP divides the sum over ranks by their number
@@ -88,7 +84,7 @@ class Learner:
         self.scaler.unscale_(self.optimizer)
         norms = torch.stack([clip_grad_norm_(part, self.settings.clip) for part in self.parts])
         # Step
-        if not batch.num_pairs:
+        if not pairs:
             # No decay or momentum may move the crossover network; the schedule sets its rate again.
             self.optimizer.param_groups[-1]["lr"] = 0.0
         self.scaler.step(self.optimizer)
@@ -207,59 +203,42 @@ class Learner:
         self.go_to(state["step"])
 
 
-def searcher_for(data: PackedGraphs, device: torch.device) -> Searcher:
-    """The fastest way to search on a device."""
-    if has_kernels(device):
-        from gnn_training.search.gpu_searches import BlockSearcher  # loads numba's CUDA
-
-        return BlockSearcher(data, device)
-    if device.type != "cpu":
-        log.warning("the cores of the CPU do the searches: on GPUs, they need NVIDIA's and the package numba-cuda")
-    return search_on_cpu
-
-
-def prepare(settings: TrainSettings, data: PackedGraphs, rt: Runtime) -> tuple[GraphLoader, Monitor, Learner]:
-    """All that the steps of a training need; the monitor times the searches of the learner."""
-    loader, monitor = GraphLoader(settings, data, rt), Monitor(searcher_for(data, rt.device), rt)
-    num_steps = settings.num_steps(loader.sampler.graphs_per_step)
-    return loader, monitor, Learner(settings, monitor.search, rt, num_steps)
-
-
 def loss_terms(
-    outputs: tuple[Tensor, Predictions | None, Tensor | None], batch: GraphBatch, fewest: Tensor, conflicts: Tensor
-) -> dict[str, Tensor]:
-    """Loss terms (scalars), each divided by the number of graphs, states or pairs of the step on all ranks; 0 for what
-    this rank has none of. outputs: of ColoringNetwork; fewest, conflicts (2, G): found with its rule plus and minus
-    SIGMA times epsilon. `gap` is the mean number of colors above the best known.
+    network: nn.Module, graphs: GraphBatch, states: StateBatch | None, pairs: PairBatch | None, fewest: Tensor,
+    conflicts: Tensor,
+) -> dict[str, Tensor]:  # fmt: skip
+    """Loss terms (scalars) of a ColoringNetwork, each divided by the number of graphs, states or pairs of the step on
+    all ranks; 0 for what this rank has none of. fewest, conflicts (2, G): found with its rule plus and minus SIGMA
+    times epsilon. `gap` is the mean number of colors above the best known.
     """
-    rule, predicted, expected = outputs
+    rule, predictions, expected = network(states and states.inputs, pairs and pairs.data)
     terms = dict.fromkeys(LOSS_WEIGHTS, torch.zeros((), device=rule.device))
     plus, minus = fewest + PER_LOG_CONFLICT * conflicts.log1p()  # (G,) each, costs
     advantage = (minus - plus) / ((minus - plus).abs() + ADVANTAGE_SCALE)  # (G,) of plus, within -1 and 1
     # Its gradient is that of the expected cost, up to a factor; products and sums stay float32 under autocast.
-    surrogate = -advantage * (batch.epsilon * rule).sum(1)
-    gap = fewest.mean(0) - batch.num_colors + (surrogate - surrogate.detach())
-    terms["gap"] = gap.sum() / batch.num_graphs
-    if predicted and batch.states:
-        terms |= prediction_terms(predicted, batch.states)
-    if expected is not None:
-        terms["crossover"] = squared_errors(expected, batch.pairs).sum() / batch.num_pairs
+    surrogate = -advantage * (graphs.epsilon * rule).sum(1)
+    gap = fewest.mean(0) - graphs.num_colors + (surrogate - surrogate.detach())
+    terms["gap"] = gap.sum() / graphs.num_graphs
+    if states:
+        terms |= prediction_terms(predictions, states)
+    if pairs:
+        terms["crossover"] = squared_errors(expected, pairs.data).sum() / pairs.num_pairs
     return terms
 
 
-def prediction_terms(predicted: Predictions, batch: StateBatch) -> dict[str, Tensor]:
+def prediction_terms(predicted: Predictions, states: StateBatch) -> dict[str, Tensor]:
     """Loss terms of PredictionNetwork: by maximum likelihood, as in survival analysis, for the colors saved."""
-    has_saved = (batch.saved[:, None] >= thresholds(batch.saved.device)).float()  # (G, T)
+    has_saved = (states.saved[:, None] >= thresholds(states.saved.device)).float()  # (G, T)
     had_saved = torch.cat([torch.ones_like(has_saved[:, :1]), has_saved[:, :-1]], 1)  # the number before
     entropy = binary_cross_entropy_with_logits(predicted.saved_logits, has_saved, reduction="none")
     terms = {
         "saved": (entropy * had_saved).sum(1),
         "graph_type": cross_entropy(
-            predicted.graph_type_logits, batch.graph_type, ignore_index=UNKNOWN_TYPE, reduction="none"
+            predicted.graph_type_logits, states.graph_type, ignore_index=UNKNOWN_TYPE, reduction="none"
         ),
-        "rounds": smooth_l1_loss(predicted.log_rounds, batch.log_rounds, reduction="none", beta=0.2),
+        "rounds": smooth_l1_loss(predicted.log_rounds, states.log_rounds, reduction="none", beta=0.2),
     }
-    return {name: values.sum() / batch.num_states for name, values in terms.items()}
+    return {name: values.sum() / states.num_states for name, values in terms.items()}
 
 
 @cache

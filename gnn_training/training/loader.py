@@ -4,7 +4,7 @@ the device.
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heapreplace
 from itertools import count, islice
@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import HeteroData
 
 from gnn_training.contract import HORIZON
 from gnn_training.data.packed import PackedGraphs, ragged_row
@@ -37,9 +36,6 @@ class GraphBatch(SearchBatch):
     num_colors: Tensor  # (G,) int64, best known
     epsilon: Tensor  # (G, NUM_WEIGHTS) float, change of the rule, standard normal
     num_graphs: int
-    states: "StateBatch | None" = None  # None: this rank has none
-    pairs: HeteroData | None = None  # of self-play, see games.as_data
-    num_pairs: int = 0  # of the step on all ranks
 
 
 @dataclass(frozen=True)
@@ -136,19 +132,21 @@ class GraphLoader:
         ids = self.dataset.state_ids("train")
         self.state_sampler = EqualCostSampler(ids, np.ones(len(ids)), settings.batch_states, *ranks)
 
-    def starting_at(self, step: int) -> Iterator[GraphBatch]:
-        """Yield the batches of optimizer step `step`, counted over all epochs, and of all that follow, without end."""
+    def starting_at(self, step: int) -> Iterator[tuple[GraphBatch, StateBatch | None]]:
+        """Yield the graphs and the states of optimizer step `step`, counted over all epochs, and of all that follow,
+        without end.
+        """
         plans = zip(self.sampler.starting_at(step), self.state_sampler.starting_at(step), strict=False)
         for number, (graphs, states) in enumerate(plans, step):
             yield self._batch(graphs, states, number)
 
-    def largest(self) -> GraphBatch:
-        """A batch of the graphs that take most, as many as a step has."""
+    def largest(self) -> tuple[GraphBatch, StateBatch | None]:
+        """As many of the graphs that take most as a step has, and as many states."""
         return self._batch(self.sampler.largest(), self.state_sampler.largest(), 0)
 
-    def _batch(self, graphs: PlannedStep, states: PlannedStep, step: int) -> GraphBatch:
+    def _batch(self, graphs: PlannedStep, states: PlannedStep, step: int) -> tuple[GraphBatch, StateBatch | None]:
         dataset, seed = self.dataset, self.seed
-        return replace(dataset.batch(*graphs, seed, step), states=dataset.states(*states, seed, step))
+        return dataset.graphs(*graphs, seed, step), dataset.states(*states, seed, step)
 
 
 class DeviceDataset:
@@ -168,10 +166,8 @@ class DeviceDataset:
         """The states of the graphs of `train` or `validation`, ascending."""
         return np.flatnonzero(np.isin(self.state_graph, self.data.indices(split)))
 
-    def batch(self, ids: np.ndarray, num_graphs: int, seed: int = 0, step: int = 0) -> GraphBatch:
-        """The graphs `ids`, with random numbers drawn by (seed, step, graph), without states. num_graphs: of the step
-        on all ranks.
-        """
+    def graphs(self, ids: np.ndarray, num_graphs: int, seed: int = 0, step: int = 0) -> GraphBatch:
+        """The graphs `ids`, with random numbers drawn by (seed, step, graph). num_graphs: of the step on all ranks."""
         num_colors, lower = self._columns[:, copied_to(self.device, ids)]
         epsilon, seeds = (copied_to(self.device, values) for values in perturbations(seed, step, ids))
         first = [ragged_row(self.data.tensors, "first", i) for i in ids]
@@ -187,15 +183,15 @@ class DeviceDataset:
             return None
         data, graphs, rounds = self.data, self.state_graph[ids], self.data.state_rounds[ids]
         draws = [[seed, step, HORIZONS, state] if step is not None else None for state in ids.tolist()]
-        later = [self._later(*each) for each in zip(graphs.tolist(), rounds.tolist(), draws, strict=True)]
-        horizons, num_colors, saved, last = np.array(later).T
+        horizons = list(map(self._horizon, graphs, rounds.tolist(), draws))
+        num_colors, saved, last = np.array(list(map(self._outlook, graphs, rounds.tolist(), horizons))).T
 
         def copied(values: np.ndarray, dtype: type = np.float32) -> Tensor:
             return copied_to(self.device, values.astype(dtype))
 
         features = copied(data.states.reshape(-1, STATE_FEATURES)[ids])
         return StateBatch(
-            inputs=prediction_inputs(features, copied(rounds), copied(horizons)),
+            inputs=prediction_inputs(features, copied(rounds), copied(np.array(horizons))),
             num_colors=copied(num_colors),
             lower=copied(data.clique[graphs]),
             saved=copied(saved),
@@ -204,25 +200,30 @@ class DeviceDataset:
             num_states=num_states,
         )
 
-    def _later(self, i: int, rounds: int, draw: list[int] | None) -> tuple[int, int, int, int]:
-        """Four numbers of the long search of graph i, seen from round `rounds`: a horizon in rounds, or 0 for the
-        colors of its label; the colors at that round; the colors saved from then to the horizon; and the round of the
-        last of these. draw: seed of a random horizon.
+    def _horizon(self, i: int, rounds: int, draw: list[int] | None) -> int:
+        """For how many rounds to predict in the long search of graph i, at round `rounds`: as a call of the file does,
+        or until the search ends; with draw, a seed, a random number of them, or 0 for the colors of its label.
         """
-        data, longest, reached = self.data, int(self.data.search_rounds[i]), ragged_row(self.data.tensors, "reached", i)
-        is_over = data.search_colors[i] <= data.clique[i]  # nothing will change
-        horizon = as_called = HORIZON * rounds if is_over else min(HORIZON * rounds, longest)
-        if draw is not None:
-            kind, u = np.random.default_rng(draw).random(2)
-            if kind < UNLIMITED_SHARE:
-                horizon = 0
-            elif kind >= CALL_SHARE or as_called < HORIZON * rounds:
-                horizon = round(rounds * (longest / rounds) ** u)
+        longest, is_over = int(self.data.search_rounds[i]), self.data.search_colors[i] <= self.data.clique[i]
+        called = HORIZON * rounds
+        is_recorded = called <= longest or bool(is_over)  # after its end, nothing changes
+        if draw is None:
+            return called if is_recorded else longest
+        kind, u = np.random.default_rng(draw).random(2)
+        if kind < UNLIMITED_SHARE:
+            return 0
+        return called if kind < CALL_SHARE and is_recorded else round(rounds * (longest / rounds) ** u)
+
+    def _outlook(self, i: int, rounds: int, horizon: int) -> tuple[int, int, int]:
+        """What came after round `rounds` of the long search of graph i: the colors at that round, how many of them were
+        saved until the horizon, and the round of the last of these.
+        """
+        data, reached = self.data, ragged_row(self.data.tensors, "reached", i)
         now, then = (int(np.searchsorted(reached, r, "right")) - 1 for r in (rounds, horizon or 2**31 - 1))
         num_colors, saved = int(data.search_colors[i]) + len(reached) - 1 - now, then - now
         if not horizon:
             saved = max(saved, num_colors - int(data.num_colors[i]))
-        return horizon, num_colors, saved, int(reached[then])
+        return num_colors, saved, int(reached[then])
 
 
 def perturbations(seed: int, step: int, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from gnn_training.distributed import Runtime
-from gnn_training.files import MAX_FILE_BYTES, damaged, make_folder, read_bytes, write_bytes
+from gnn_training.files import damaged, make_folder, write_bytes
 from gnn_training.training.games import Pair
 
 HINT = "name another --run folder"
@@ -40,8 +40,8 @@ class ReplayBuffer:
     def load(self, iteration: int, num_nodes: np.ndarray) -> None:
         """Add the pairs of a file. num_nodes: of all graphs. UserError if the file is damaged."""
         path = self._file(iteration)
-        content = read_bytes(path, MAX_FILE_BYTES, HINT) if self.rt.is_main else b""
         with damaged(path, HINT):
+            content = path.read_bytes() if self.rt.is_main else b""
             self.add(iteration, from_bytes(self.rt.broadcast(content), num_nodes))
 
     def _file(self, iteration: int) -> Path:

@@ -10,7 +10,7 @@ from gnn_training.distributed import Runtime
 from gnn_training.errors import MachineError
 from gnn_training.search.batches import search_on_cpu
 from gnn_training.training.learner import SIGMA, Learner
-from gnn_training.training.loader import GraphBatch, GraphLoader
+from gnn_training.training.loader import GraphBatch, GraphLoader, StateBatch
 
 log = logging.getLogger(__name__)
 GRAPHS, ROUNDS = 16, 200  # of a batch that is compared, and of a search
@@ -26,7 +26,7 @@ def self_check(learner: Learner, loader: GraphLoader, rt: Runtime) -> list[dict]
         return []
     agreement = agreement_with_cpu(learner, loader)
     torch.cuda.reset_peak_memory_stats()
-    try_step(learner, loader.largest())
+    try_step(learner, *loader.largest())
     found = {
         "rank": rt.rank,
         "device": rt.device_name,
@@ -54,15 +54,15 @@ def agreement_with_cpu(learner: Learner, loader: GraphLoader) -> float:
     ids, rule, right = loader.sampler.indices, learner.network.rule.detach(), []
     ids = ids[np.linspace(0, len(ids) - 1, 2 * GRAPHS).astype(int)]
     for number in (0, 1, 0, 1):  # what is left from one launch would show in the next
-        batch = loader.dataset.batch(ids[number::2], GRAPHS, step=number)
+        batch = loader.dataset.graphs(ids[number::2], GRAPHS, step=number)
         weights = rule + SIGMA * torch.stack([batch.epsilon, -batch.epsilon])
         outcomes, expected = (search(weights, batch, ROUNDS) for search in (learner.search, search_on_cpu))
         right.append((torch.stack(outcomes) == torch.stack(expected)).all(0).flatten().cpu())
     return torch.cat(right).float().mean().item()
 
 
-def try_step(learner: Learner, batch: GraphBatch) -> None:
+def try_step(learner: Learner, graphs: GraphBatch, states: StateBatch | None) -> None:
     """Take a step, for the memory and the compiled code that it needs, and leave everything as it was."""
     before = deepcopy(learner.state())
-    learner.update(batch)
+    learner.update(graphs, states)
     learner.load_state(before)

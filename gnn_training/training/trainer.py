@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from gnn_training import run_files
 from gnn_training.console import duration
@@ -15,17 +15,27 @@ from gnn_training.errors import StorageError, UserError
 from gnn_training.files import damaged, write_text
 from gnn_training.network.crossover_network import CrossoverNetwork
 from gnn_training.network.network import ColoringNetwork
+from gnn_training.search.batches import searcher_for
 from gnn_training.settings import EVALUATIONS, TrainSettings
 from gnn_training.training import checkpoint
-from gnn_training.training.learner import prepare
+from gnn_training.training.learner import Learner
+from gnn_training.training.loader import GraphLoader
 from gnn_training.training.logbook import Logbook, Progress, Status, step_at
+from gnn_training.training.monitor import Monitor
 from gnn_training.training.resume import find_state, require_same
 from gnn_training.training.self_check import self_check
-from gnn_training.training.self_play import SelfPlay, explain_best
-from gnn_training.training.validation import Validation
+from gnn_training.training.self_play import SelfPlay
+from gnn_training.training.validation import PairValidation, Validation, explain_best
 
 log = logging.getLogger(__name__)
 SYNC_STEPS = 10  # between two looks at what a GPU has computed; each look waits for it
+
+
+def prepare(settings: TrainSettings, data: PackedGraphs, rt: Runtime) -> tuple[GraphLoader, Monitor, Learner]:
+    """All that the steps of a training need; the monitor times the searches of the learner."""
+    loader, monitor = GraphLoader(settings, data, rt), Monitor(searcher_for(data, rt.device), rt)
+    num_steps = settings.num_steps(loader.sampler.graphs_per_step)
+    return loader, monitor, Learner(settings, monitor.search, rt, num_steps)
 
 
 class Trainer:
@@ -37,8 +47,9 @@ class Trainer:
         self.settings, self.rt, self.data_sha256 = settings, rt, data.manifest["sha256"]
         self.loader, self.monitor, self.learner = prepare(settings, data, rt)
         self.validation = Validation(settings, self.loader.dataset, self.monitor.searcher, rt)
-        first = self.learner.average.crossover
-        self.self_play = SelfPlay(settings, self.loader.dataset, self.loader.sampler.indices, first, rt)
+        self.self_play = SelfPlay(settings, self.loader.dataset, self.loader.sampler.indices, rt)
+        initial = self.learner.average.crossover
+        self.pair_validation = PairValidation(self.self_play.buffer, self.loader.dataset, initial, rt)
         self.best_state: dict = {}  # what best.pt has: the best weights of every part of the network, and their origin
         self.progress, self.self_check = Progress(), list[dict]()
         self.logbook: Logbook | None = None
@@ -89,7 +100,7 @@ class Trainer:
         self.monitor.restart()
         reported = progress.step_seconds
         while True:
-            if learner.step % evaluate_every == 0:
+            if learner.step % evaluate_every == 0 and not (stopped and learner.step):  # it comes after the resume
                 self._evaluate()
             if stopped:
                 return "stopped"
@@ -101,13 +112,12 @@ class Trainer:
                 return "stopped"
             rate = learner.learning_rate
             self._add_time()  # of what came between
-            pairs, num_pairs = self.self_play.batch(learner.step)
-            batch = replace(next(batches), pairs=pairs, num_pairs=num_pairs)
-            learner.update(batch)
+            graphs, states = next(batches)
+            learner.update(graphs, states, self.self_play.batch(learner.step))
             if learner.step % sync_every == 0:
                 learner.reduce()
                 stopped, out_of_time = rt.any(bool(signals), self._is_out_of_time())
-            progress.graphs += batch.num_graphs
+            progress.graphs += graphs.num_graphs
             progress.step_seconds += self._add_time()
             if learner.step % settings.log_every == 0:
                 shares = self.monitor.report(progress.step_seconds - reported)
@@ -143,7 +153,8 @@ class Trainer:
         if step == self.progress.evaluated_at:
             return
         average = self.learner.average
-        scores = self.validation.scores(average) | self.self_play.scores(average.crossover, self._best_crossover())
+        scores = self.validation.scores(average)
+        scores |= self.pair_validation.scores(average.crossover, self._best_crossover())
         better = self.progress.judge(scores, step)  # reduced scores: the same on every rank
         if self.logbook:
             self.logbook.record("validation", step, {**scores, "is_best": int("rule" in better)})
@@ -167,7 +178,7 @@ class Trainer:
     def _explain_crossover(self) -> Status:
         """For the log and the status: which weights of the crossover network are the best, and why."""
         best = self._best_crossover()
-        explanation = explain_best(self.progress.crossover_step, self.self_play.scores(best, best))
+        explanation = explain_best(self.progress.crossover_step, self.pair_validation.scores(best, best))
         if self.rt.is_main:
             log.info("crossover: %s", explanation)
         return {"crossover": explanation}
@@ -183,6 +194,7 @@ class Trainer:
         if self.rt.is_main:
             state = {**self.learner.state(), "data_sha256": self.data_sha256, "progress": asdict(self.progress),
                      "self_play": self.self_play.state(), "best": self.best_state,
+                     "initial_crossover": self.pair_validation.initial.state_dict(),
                      "steps_per_epoch": len(self.loader.sampler),
                      "resumed_from": str(self.settings.resume_from or "")}  # fmt: skip
             folder = self.settings.run / run_files.CHECKPOINT_FOLDER
@@ -201,7 +213,7 @@ class Trainer:
             self._continue(state)
         elif settings.weights:
             self.learner.load_weights(rt.broadcast(checkpoint.read_weights(settings.weights) if rt.is_main else None))
-            self.self_play.initial_network.load_state_dict(self.learner.average.crossover.state_dict())
+            self.pair_validation.initial.load_state_dict(self.learner.average.crossover.state_dict())
         if rt.is_main:
             self._announce(f"resuming at step {self.learner.step}" if state else "starting")
 
@@ -210,6 +222,7 @@ class Trainer:
         with damaged(f"the newest in {self.settings.run / run_files.CHECKPOINT_FOLDER}", "delete it"):
             self.learner.load_state(state)
             self.self_play.load_state(state["self_play"])
+            self.pair_validation.initial.load_state_dict(state["initial_crossover"])
         self.progress, self.best_state = Progress(**state["progress"]), state["best"]
         if not self.settings.steps and state["steps_per_epoch"] != len(self.loader.sampler):
             self._renumber(state["steps_per_epoch"])

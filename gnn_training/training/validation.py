@@ -1,7 +1,11 @@
-"""Scores on the validation graphs: what a caller of the exported program would get, every graph counted once."""
+"""What an evaluation scores, every graph and every pair counted once: on the validation graphs, what a caller of the
+exported program would get; on the held-out pairs of self-play, how well the crossover network predicts children.
+"""
 
+import copy
 import logging
 import math
+from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
@@ -11,14 +15,17 @@ from torch import Tensor
 from gnn_training.data.packed import evenly_spaced
 from gnn_training.distributed import Runtime
 from gnn_training.network import rule
+from gnn_training.network.crossover_network import CrossoverNetwork, squared_errors
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.search.batches import Searcher
 from gnn_training.settings import TrainSettings
+from gnn_training.training.games import Pair, batch_of
 from gnn_training.training.loader import DeviceDataset, GraphBatch, partition, search_costs
+from gnn_training.training.replay_buffer import ReplayBuffer
 
 log = logging.getLogger(__name__)
-STATE_BATCH = 16
-SCORED_NODES = 2048  # larger graphs are trained on, but would dominate the scores
+STATE_BATCH, PAIR_BATCH = 16, 64
+MIN_HELD_OUT_GRAPHS = 6  # for a comparison: fewer cannot tell its error
 
 
 class Validation:
@@ -27,13 +34,12 @@ class Validation:
     def __init__(self, settings: TrainSettings, dataset: DeviceDataset, search: Searcher, rt: Runtime):
         self.dataset, self.search, self.rt, self.rounds = dataset, search, rt, settings.validation_rounds
         data = dataset.data
-        held_out = data.indices("validation")
-        held_out = held_out[data.num_nodes[held_out] <= SCORED_NODES]
-        if not len(held_out):
-            held_out = data.indices("train")
+        self.ids = data.selection(settings.validation_graphs)
+        if not len(self.ids):
+            train = data.indices("train")
+            self.ids = train[evenly_spaced(len(train), settings.validation_graphs or len(train))]
             if rt.is_main:
-                log.warning("no validation graphs up to %d nodes: the training graphs judge the weights", SCORED_NODES)
-        self.ids = held_out[evenly_spaced(len(held_out), settings.validation_graphs or len(held_out))]
+                log.warning("no validation graphs, or only very large ones: the training graphs judge the weights")
         self.dsatur_gap = float((data.dsatur_colors[self.ids].astype(int) - data.num_colors[self.ids]).mean())
         rank_ids = self.ids[partition(search_costs(data, self.ids), rt.world_size)[rt.rank]]
         self.batches = np.array_split(rank_ids, -(-len(rank_ids) // settings.batch_size)) if len(rank_ids) else []
@@ -46,7 +52,7 @@ class Validation:
     def untrained(self) -> list[Tensor]:
         """Colors (G,) that the untrained rule finds, of every batch."""
         weights = torch.from_numpy(rule.untrained()).to(self.rt.device)
-        return [self._colors(weights, self.dataset.batch(ids, len(ids))) for ids in self.batches]
+        return [self._colors(weights, self.dataset.graphs(ids, len(ids))) for ids in self.batches]
 
     def scores(self, network: ColoringNetwork) -> dict[str, float]:
         """Means over all graphs on all ranks, and their number, by the names of docs/TRAINING.md."""
@@ -63,7 +69,7 @@ class Validation:
         """What `scores` needs of this rank's graphs and states: (8,). Searches do not make the host wait for a GPU."""
         of_graphs, of_states = (torch.zeros(n, dtype=torch.float64, device=self.rt.device) for n in (5, 3))
         for number, ids in enumerate(self.batches):
-            batch = self.dataset.batch(ids, len(ids))
+            batch = self.dataset.graphs(ids, len(ids))
             used = self._colors(network.rule, batch)
             gap, gain = used - batch.num_colors, self.untrained[number] - used
             of_graphs += _sums(torch.ones_like(gap), gap, gap <= 0, gain, gain**2)
@@ -84,3 +90,51 @@ class Validation:
 
 def _sums(*values: Tensor) -> Tensor:
     return torch.stack([each.double() for each in values]).sum(1)
+
+
+class PairValidation:
+    """The pairs of self-play that are held out."""
+
+    def __init__(self, buffer: ReplayBuffer, dataset: DeviceDataset, initial: CrossoverNetwork, rt: Runtime):
+        """initial: the network before the training, of which this keeps a copy."""
+        self.buffer, self.dataset, self.initial, self.rt = buffer, dataset, copy.deepcopy(initial), rt
+
+    def scores(self, network: CrossoverNetwork, best: CrossoverNetwork) -> dict[str, float]:
+        """How well a network predicts the conflicts of children, on all ranks, beside the initial one and the best so
+        far, by the names of docs/TRAINING.md; empty if the pairs are of too few graphs.
+        """
+        pairs = self.buffer.held_out
+        _, graph = np.unique([pair.graph for pair in pairs], return_inverse=True)
+        if len(set(graph.tolist())) < MIN_HELD_OUT_GRAPHS:
+            return {}
+        errors = self.unexplained(pairs, network, self.initial, best)
+        found = {"held_out_pairs": len(pairs), "crossover_explained": 1 - float(errors[network].mean())}
+        for name, other in (("crossover_gain", self.initial), ("crossover_change", best)):
+            gains = errors[other] - errors[network]
+            of_graph = np.bincount(graph, gains - gains.mean())  # pairs of one graph are alike
+            found |= {name: float(gains.mean()), f"{name}_error": math.sqrt((of_graph**2).sum()) / len(pairs)}
+        return found
+
+    @torch.no_grad()
+    def unexplained(self, pairs: list[Pair], *networks: CrossoverNetwork) -> dict[CrossoverNetwork, np.ndarray]:
+        """Squared errors (P,) of networks, each asked once, as shares of the mean variance among siblings."""
+        errors = {network: torch.zeros(len(pairs), dtype=torch.float64) for network in networks}
+        for start in range(self.rt.rank, len(pairs), PAIR_BATCH * self.rt.world_size):
+            places = slice(start, start + PAIR_BATCH * self.rt.world_size, self.rt.world_size)
+            batch = batch_of(pairs[places], self.dataset)
+            for network in errors:
+                errors[network][places] = squared_errors(network(batch), batch).cpu().double()
+        variance = np.mean([np.square(pair.deviations).mean() for pair in pairs])
+        return {network: self.rt.total(each).numpy() / variance for network, each in errors.items()}
+
+
+def explain_best(step: int, scores: Mapping[str, float]) -> str:
+    """Which weights of the crossover network are kept, and why. step: of these; scores: theirs."""
+    if "crossover_gain" not in scores:
+        return "the first weights are kept: there was no self-play, or too few validation graphs to judge it"
+    gain, error, pairs = (scores[name] for name in ("crossover_gain", "crossover_gain_error", "held_out_pairs"))
+    if not step:
+        return f"the first weights are kept: no others are better on {pairs} held-out pairs of parents"
+    explained = f"{scores['crossover_explained']:.4f} of the variance among the children of {pairs} held-out pairs"
+    more = f"{gain:.4f} ± {error:.4f} more than the first weights"
+    return f"the weights of step {step} are kept: they explain {explained}, {more}"

@@ -32,10 +32,10 @@ def main(data: str, rounds: str) -> None:
         trainer = Trainer(settings, PackedGraphs.open(settings.data), rt)
         learner, validation, step = trainer.learner, trainer.validation, trainer.loader.starting_at(0)
         for _ in range(WARM_UP):
-            learner.update(next(step))
+            learner.update(*next(step))
         torch.cuda.synchronize()
         fake.fake_cuda_reset()
-        learner.update(next(step))
+        learner.update(*next(step))
         result["step"] = counts()
         validation.scores(learner.average)
         with torch.cuda.stream(torch.cuda.Stream()):  # not the one that numba would take by itself
