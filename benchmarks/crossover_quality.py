@@ -33,7 +33,8 @@ from gnn_training.search import kernels
 from gnn_training.search.crossover import GENERATION
 from gnn_training.search.engine import Budget, Portfolio, SearchWeights, Worker
 from gnn_training.search.first_colorings import clique_size
-from gnn_training.search.portfolio import colorings, compile_all, crossover_search
+from gnn_training.search.methods import crossover_search
+from gnn_training.search.portfolio import colorings, compile_all
 from gnn_training.settings import SHIPPED
 from gnn_training.training import checkpoint
 

@@ -1,6 +1,5 @@
 """The command line: `coloring-gnn COMMAND [flags]`. It loads a command's libraries after the flags are read."""
 
-import argparse
 import atexit
 import gc
 import importlib
@@ -10,7 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, NamedTuple
 
 PROGRAM = "coloring-gnn"
 is_program = __name__ == "__main__" or Path(sys.argv[0]).name == PROGRAM
@@ -19,7 +18,7 @@ if is_program and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
 
 from gnn_training import __version__, processes  # noqa: E402
 from gnn_training.errors import StorageError, UserError  # noqa: E402
-from gnn_training.files import DISK_ERRORS, read_json, reason  # noqa: E402
+from gnn_training.files import DISK_ERRORS, reason  # noqa: E402
 
 if TYPE_CHECKING:
     from gnn_training.settings import Settings
@@ -49,15 +48,6 @@ COMMANDS = {
     "color": Command("Color one graph, or many.", "ColorSettings", "color.color"),
     "serve": Command("Show a page on this machine that colors graphs.", "ServeSettings", "serve.serve"),
 }  # fmt: skip
-BOXES = {  # of --help, for the flags of a training; the others come first
-    "input": ("data", "recipe", "seed", "weights", "resume_from"),
-    "output": ("run", "models", "checkpoint_every", "keep", "log_every", "logger", "tensorboard", "tensorboard_host"),
-    "machine": ("device", "ranks", "gpus", "precision", "assume", "price_per_hour", "stop_pod"),
-    "search": ("rounds", "steps", "searches", "minutes", "batch_size"),
-    "learning": ("learning_rate", "lr_scaling", "warmup_steps", "weight_decay", "clip", "ema", "batch_states"),
-    "crossover": ("self_play", "games", "batch_pairs", "replay_mib", "width", "layers"),
-    "evaluation": ("evaluate_every", "validation_graphs", "validation_rounds", "patience"),
-}
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -137,67 +127,12 @@ def _run(args: Sequence[str]) -> None:
 
 
 def parse(name: str, flags: Sequence[str]) -> "tuple[Settings, bool]":
-    """The settings of a command and whether only to show them. Flags override --settings and --preset. SystemExit if
-    tyro has explained what is wrong with the flags, or has shown the help. UserError if a value does not fit, or the
-    settings file cannot be read.
-    """
-    import tyro
-    from pydantic import create_model
-
+    """The settings of a command, and whether only to show them; see `flags.parse`."""
     from gnn_training import settings
-    from gnn_training.settings import PathOrNone, Settings, TrainSettings
+    from gnn_training.flags import parse
 
-    class CommandLine(Settings):
-        settings: PathOrNone = None
-        """JSON file of settings, as --dry-run prints them. Flags override it."""
-        dry_run: bool = False
-        """Show what would be done and stop."""
-
-    kind = getattr(settings, COMMANDS[name].settings)
-    both: Any = type(kind.__name__, (CommandLine, kind), {})
-    for field in both.model_fields.values():  # without the line breaks of the code
-        field.description = " ".join(field.description.split()) if field.description else None
-    types = get_type_hints(both, include_extras=True)
-    fields = {name: (types[name], field) for name, field in both.model_fields.items()}
-    boxes: dict[str, Any] = {}  # settings in settings, which tyro's help shows in boxes
-    for title, names in BOXES.items() if issubclass(kind, TrainSettings) else ():
-        chosen: dict[str, Any] = {name: fields.pop(name) for name in names if name in fields}
-        boxes[title] = create_model(title, __base__=Settings, **chosen)
-    others: dict[str, Any] = fields | {title: (box, ...) for title, box in boxes.items()}
-    nested = create_model(kind.__name__, __base__=Settings, **others)
-    default = _default(both, flags)
-    if default:
-        values = dict(default["default"])
-        parts = {title: box.model_construct(**values) for title, box in boxes.items()}
-        default = {"default": nested.model_construct(**values, **parts)}
-    resolved = tyro.cli(
-        nested, prog=f"{PROGRAM} {name}", description=COMMANDS[name].help, args=flags,
-        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes), **default,
-    )  # fmt: skip
-    values = dict(resolved) | {field: value for title in boxes for field, value in getattr(resolved, title)}
-    return kind(**{field: values[field] for field in kind.model_fields}), values["dry_run"]
-
-
-def _default(kind: Any, flags: Sequence[str]) -> dict[str, Any]:
-    """The defaults of flags that differ from those of the settings, by --settings, --preset and the environment."""
-    from gnn_training.settings import from_preset
-
-    scan = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for flag in ("--preset", "--settings"):
-        scan.add_argument(flag, nargs="?")
-    first = scan.parse_known_args(flags)[0]
-    if not first.settings and "preset" not in kind.model_fields:
-        return {}
-    values = read_json(Path(first.settings)) if first.settings else {}
-    try:
-        if "preset" not in kind.model_fields:
-            return {"default": kind(**values)}
-        preset = first.preset or values.get("preset") or os.environ.get("GNN_TRAINING_PRESET", "cpu")
-        return {"default": from_preset(kind, str(preset), **values)}
-    except AttributeError as error:
-        raise UserError(f"{first.settings}: is JSON, but no object of settings; see --dry-run") from error
-    except UserError as error:
-        raise UserError(f"{first.settings}: {error}" if first.settings else error) from error
+    command = COMMANDS[name]
+    return parse(getattr(settings, command.settings), f"{PROGRAM} {name}", command.help, flags)
 
 
 if __name__ == "__main__":

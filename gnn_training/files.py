@@ -44,7 +44,7 @@ def read_json(path: Path, hint: str = "name a file that you may read") -> Any:
 
 @contextmanager
 def damaged(path: Path | str, hint: str) -> Iterator[None]:
-    """Raise UserError if the body fails with whatever it fails with on damaged values of a file."""
+    """Turn any error of the body, which works with the values of a file, into UserError: the file is damaged."""
     try:
         yield
     except UserError:

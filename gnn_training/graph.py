@@ -29,6 +29,16 @@ class NeighbourLists(NamedTuple):
         """The node (2M,) whose neighbour each entry of `neighbours` is."""
         return np.repeat(np.arange(self.num_nodes), np.diff(self.offsets))
 
+    def subgraph(self, nodes: np.ndarray) -> "NeighbourLists":
+        """The lists of the graph among `nodes`, which are sorted."""
+        place = np.full(self.num_nodes, -1, dtype=np.int32)
+        place[nodes] = np.arange(len(nodes))
+        begins, sizes = self.offsets[nodes], self.offsets[nodes + 1] - self.offsets[nodes]
+        ends = np.concatenate([[0], np.cumsum(sizes)])
+        target = place[self.neighbours[np.repeat(begins - ends[:-1], sizes) + np.arange(ends[-1])]]
+        inside = np.concatenate([[0], np.cumsum(target >= 0)])
+        return NeighbourLists(inside[ends], target[target >= 0])
+
 
 @dataclass(frozen=True)
 class Graph:

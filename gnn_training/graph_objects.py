@@ -18,12 +18,11 @@ def as_graph(source: Any) -> Graph:
 
 
 def named_graph(source: Any, num_nodes: int | None = None) -> tuple[Graph, list | None]:
-    """Graph of one of the objects that docs/COLOR.md lists; it may have no nodes. Nodes keep their order. And the nodes
-    of a networkx graph or of its edges, of a dict from node to neighbours, of a DataFrame, or of a rustworkx graph,
-    whose node indices may have gaps; None for nodes that are numbers from 0. num_nodes is for an edge array only;
-    without it, the largest node of an edge is the last. TypeError for another kind of object, ValueError for an array
-    of another shape, a matrix that is not symmetric, lists that may be edges or neighbours, or an edge to a missing
-    node.
+    """The graph of an object, of a kind that docs/COLOR.md lists, and the names of its nodes in their order. Objects of
+    networkx and rustworkx, dicts and DataFrames have names; without, where nodes are numbers from 0, they are None.
+    num_nodes: of an edge array, by default its largest node + 1. TypeError for another kind of object, ValueError for
+    an array of another shape, a matrix that is not symmetric, lists that may be edges or neighbours, or an edge to a
+    missing node. The graph may have no nodes.
     """
     if isinstance(source, Graph):
         return source, None

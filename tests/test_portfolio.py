@@ -21,13 +21,13 @@ from gnn_training.graph import Graph, conflicts, is_proper, num_colors
 from gnn_training.graph_objects import as_graph
 from gnn_training.network.crossover_weights import CrossoverWeights, to_text, zero_weights
 from gnn_training.onnx_program.session import Model
-from gnn_training.search import engine, first_colorings, islands, kernels, portfolio, proofs
+from gnn_training.search import engine, first_colorings, islands, kernels, methods, proofs
 from gnn_training.search.engine import UNTRAINED, Budget, Method, SearchWeights, improvements
 from gnn_training.search.kernels import NEVER_STOP
 from gnn_training.search.portfolio import colorings
 
 pytestmark = pytest.mark.usefixtures("compiled")
-METHODS: dict[Method, float] = {portfolio.independent_sets: 2, portfolio.crossover_search: 2, portfolio.fewer_colors: 1}
+METHODS: dict[Method, float] = {methods.independent_sets: 2, methods.crossover_search: 2, methods.fewer_colors: 1}
 GRAPH = replace(random_graph(125, 0.5), name="random")
 FEW_COLORS = 17  # as TabuCol finds them in a second; DSATUR takes 22
 
@@ -70,12 +70,12 @@ def test_completion_colors_the_rest_and_properly_where_colors_are_enough(n, dens
     assert colors[0] == n and is_proper(graph, colors)
 
 
-@pytest.mark.parametrize("method", [portfolio.tabu_search, portfolio.crossover_search])
+@pytest.mark.parametrize("method", [methods.tabu_search, methods.crossover_search])
 def test_every_method_colors_a_random_graph_as_well_as_published(method: Method):
     assert found(GRAPH, {method: 1}, 100_000_000, lower=FEW_COLORS)[-1].max() + 1 == FEW_COLORS
 
 
-@pytest.mark.parametrize("method", [portfolio.crossover_search, portfolio.independent_sets])
+@pytest.mark.parametrize("method", [methods.crossover_search, methods.independent_sets])
 def test_a_search_takes_the_weights_of_crossover_from_the_file(method: Method, tmp_path: Path):
     shipped, file = Model(), onnx.load(SHIPPED_MODEL)
     [entry] = [entry for entry in file.metadata_props if entry.key == "crossover"]
@@ -98,7 +98,7 @@ def test_crossover_search_learns_not_to_follow_a_network_that_does_harm(graph_se
         search = engine.Portfolio(
             lists, np.arange(200) % (k + 1), Budget(math.inf, seed=seed), SearchWeights(None, weights)
         )
-        turns = portfolio.crossover_search(engine.Worker(search, 0))
+        turns = methods.crossover_search(engine.Worker(search, 0))
         return any(search.num_colors <= k for _ in islice(turns, 2 * generations))
 
     assert is_solved(30, zero_weights()) and is_solved(60, harmful)
@@ -107,13 +107,13 @@ def test_crossover_search_learns_not_to_follow_a_network_that_does_harm(graph_se
 
 
 def test_independent_sets_first_color_dense_random_graphs_with_far_fewer_colors_than_dsatur():
-    start, *_, last = found(random_graph(400, 0.7), {portfolio.independent_sets: 1}, 100_000_000)
+    start, *_, last = found(random_graph(400, 0.7), {methods.independent_sets: 1}, 100_000_000)
     assert last.max() <= start.max() - 12
 
 
 def test_asking_for_far_fewer_colors_finds_a_planted_coloring():
     graph, _ = planted(300, 20, 0.5, seed=5)
-    assert found(graph, {portfolio.fewer_colors: 1}, 300_000_000, lower=20)[-1].max() + 1 <= 24
+    assert found(graph, {methods.fewer_colors: 1}, 300_000_000, lower=20)[-1].max() + 1 <= 24
     assert found(graph, METHODS, 300_000_000, lower=20)[-1].max() + 1 == 20
 
 
@@ -121,7 +121,7 @@ def test_asking_for_far_fewer_colors_finds_a_planted_coloring():
 @given(n=st.integers(1, 30), density=st.floats(0, 1), seed=st.integers(0, 2**31))
 def test_any_graph_can_be_searched_and_one_thread_repeats_itself(n, density, seed):
     graph = random_graph(n, density, seed)
-    runs = [found(graph, METHODS | {portfolio.tabu_search: 1}, 300_000, seed) for _ in range(2)]
+    runs = [found(graph, METHODS | {methods.tabu_search: 1}, 300_000, seed) for _ in range(2)]
     assert all(map(np.array_equal, *runs))
 
 
@@ -193,7 +193,7 @@ def test_an_error_in_a_method_is_raised_and_ends_the_others():
     start = kernels.dsatur(*GRAPH.csr())
     budget = Budget(time.monotonic() + 60, threads=2)
     with pytest.raises(ValueError, match="broken"):
-        list(improvements(GRAPH.csr(), start, budget, {portfolio.tabu_search: 1, broken: 1}))
+        list(improvements(GRAPH.csr(), start, budget, {methods.tabu_search: 1, broken: 1}))
 
 
 def test_a_method_with_a_small_share_has_no_thread_for_itself():
@@ -229,13 +229,13 @@ def test_nodes_with_few_neighbours_are_colored_last_with_no_color_more(n, densit
     graph = random_graph(n, density, seed)
     lists, colors = graph.csr(), np.arange(n, dtype=np.int32)
     order, cores = proofs.removal_order(*lists)
-    parts = portfolio.open_parts(lists, cores, colors, k)
+    parts = methods.open_parts(lists, cores, colors, k)
     for nodes in parts:
-        inside = portfolio.subgraph(lists, nodes)
+        inside = lists.subgraph(nodes)
         assert np.diff(inside.offsets).min() >= k
         colors[nodes] = kernels.dsatur(*inside)
     most = max([k, *(colors[nodes].max() + 1 for nodes in parts)])
-    whole = portfolio.smallest_last(lists, order, cores, colors, k)
+    whole = methods.smallest_last(lists, order, cores, colors, k)
     assert is_proper(graph, whole) and whole.max() < most
 
 

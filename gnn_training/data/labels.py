@@ -6,12 +6,10 @@ Each finished chunk is a file in `.parts/` of the output folder, so the same com
 import hashlib
 import json
 import logging
-import math
 import shutil
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,13 +18,13 @@ import numpy as np
 
 from gnn_training import files
 from gnn_training.console import progress
-from gnn_training.contract import CALL_ROUNDS, HORIZON, rounds_by_size
 from gnn_training.data import packed
 from gnn_training.data.families import GraphSpec
-from gnn_training.data.packed import Columns, Label, PackedGraphs, Row
+from gnn_training.data.fingerprint import fingerprint
+from gnn_training.data.label import label, long_search, moves_factor
+from gnn_training.data.packed import Columns, PackedGraphs, Row
 from gnn_training.data.sources import read
 from gnn_training.errors import UserError
-from gnn_training.graph import Graph, Instance, NeighbourLists
 from gnn_training.network.crossover_weights import from_text, zero_weights
 from gnn_training.processes import run_in_processes
 
@@ -35,11 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 CHUNK = 16  # graphs per part: what a kill can lose per worker
-MOVE_WORK = 50  # of the search on one move, besides the visits of neighbours
-PATIENCE_NODES = 36  # up to so many, `Plan.moves`; on larger graphs more in proportion
 SIZE_BOUNDS = (50, 200, 500)  # the split is stratified by family and by these numbers of nodes
 MIN_VALIDATION = 20  # validation graphs that a folder of fewer than five times as many graphs should have
-STATES, FIRST_STATE, LATEST_STATE = 5, 16, 5  # of a long search that are kept, from round 16 to a fifth of all
 SEARCHED_NODES = 2048  # larger graphs have no long search
 TRAIN_MOVES = 500  # at most, of the search for labels of training graphs: rules learn without labels
 IMPROVED = ("coloring", "num_colors", "lower_bound", "optimal")  # what a longer search for a label may change
@@ -242,114 +237,3 @@ def _label_chunk(path: Path, places: list[tuple[int, Source]], plan: LabelPlan, 
         metadata["positions"].append(position)
         metadata["kinds"].append(instance.kind)
     packed.write_columns(path, packed.join(rows), {name: json.dumps(values) for name, values in metadata.items()})
-
-
-def label(
-    instance: Instance, moves: int, seconds: float, seed: int, trained: "engine.SearchWeights | None" = None
-) -> Label:
-    """Search a coloring, `seconds` at most. Below that limit the label depends on the other arguments alone. On
-    geometric graphs, other methods need up to 5 colors more than the trained rule.
-    """
-    from gnn_training.search import engine, first_colorings, kernels, portfolio
-
-    portfolio.compile_all()
-    trained = trained or engine.UNTRAINED
-    deadline, graph = time.monotonic() + seconds, instance.graph
-    lists = graph.csr()
-    greedy = kernels.dsatur(*lists)
-    dsatur_colors, given = int(greedy.max()) + 1, instance.coloring
-    lower = first_colorings.clique_size(lists)
-    first = first_colorings.first_coloring(lists, greedy) if dsatur_colors > lower else greedy.astype(np.int16)
-    best = greedy if given is None or given.max() >= greedy.max() else given
-    if instance.optimal:
-        assert given is not None
-        lower = int(given.max()) + 1
-    work = len(lists.neighbours) / graph.num_nodes + MOVE_WORK  # of a move
-    patience = int(moves * work * moves_factor(graph.num_nodes))
-    methods: dict[engine.Method, float] = {portfolio.crossover_search: 2, portfolio.fewer_colors: 0.5}
-    if trained.rule is not None:
-        methods[portfolio.trained_rule] = 1
-    budget = engine.Budget(deadline, lower, seed=seed)
-    for better in engine.improvements(lists, best, budget, methods, trained, patience):
-        best = better.colors
-    num_colors = int(best.max()) + 1
-    return Label(best.astype(np.int16), first, num_colors, lower, dsatur_colors, lower == num_colors)
-
-
-def moves_factor(num_nodes: int) -> float:
-    """By how much a graph of so many nodes needs more moves than a small one."""
-    return max(1.0, num_nodes / PATIENCE_NODES)
-
-
-def long_search(known: Label, graph: Graph, rule: np.ndarray, seed: int) -> Label:
-    """The label with a search of HORIZON times the rounds of a call: when it had how few colors, and what it had seen
-    after the rounds of a call and at STATES other times, which are drawn by `seed`.
-    """
-    from gnn_training.search.first_colorings import clique_size
-    from gnn_training.search.search_kernel import SearchTask, search_graph
-
-    lists = graph.csr()
-    n, num_colors, clique = graph.num_nodes, int(known.first.max()) + 1, clique_size(lists)
-    if num_colors <= clique:
-        return known
-    call = min(CALL_ROUNDS, rounds_by_size(n))
-    rng = np.random.default_rng([seed, n, len(lists.neighbours)])
-    bounds = math.log(FIRST_STATE), math.log(HORIZON * call / LATEST_STATE)
-    times = np.array(sorted({call, *np.exp(rng.uniform(*bounds, STATES)).astype(int).tolist()}))
-    end = search_graph(lists, SearchTask(known.first, HORIZON * call, seed, clique, times=times), rule)
-    reached, rounds = end.reached[end.num_colors :][::-1], times[: len(end.states)]
-    return replace(
-        known,
-        search_rounds=HORIZON * call,
-        clique=clique,
-        search_colors=end.num_colors,
-        reached=reached,
-        state_rounds=rounds,
-        states=_features(end, lists, num_colors, clique, reached, rounds),
-    )
-
-
-def _features(
-    end: Any, lists: NeighbourLists, num_colors: int, clique: int, reached: np.ndarray, rounds: np.ndarray
-) -> np.ndarray:
-    """What the network sees (S, STATE_FEATURES) of the states of a search after some rounds (S,). reached: after how
-    many it had ever fewer colors.
-    """
-    import torch  # which only workers with long searches need
-
-    from gnn_training.network.states import SearchState, features
-
-    saved = np.searchsorted(reached, rounds, "right") - 1
-    colors, *counts = end.states.swapaxes(0, 1)
-    degrees = np.broadcast_to(np.diff(lists.offsets), colors.shape)
-    of_graph = num_colors - saved, np.full(len(rounds), clique), rounds, reached[saved], end.state_conflicts
-    of_node = degrees, *counts
-    degree, *rest = (torch.tensor(values, dtype=torch.float32) for values in (*of_node, *of_graph))
-    state = SearchState(torch.tensor(colors, dtype=torch.int64), *rest)
-    return features(torch.ones(colors.shape, dtype=torch.bool), degree, state, torch.arange(num_colors)).numpy()
-
-
-def fingerprint(graph: Graph) -> int:
-    """64 bits that do not depend on the order of the nodes. Above 2,000 nodes, only equal edge lists agree. Color
-    refinement (Weisfeiler and Leman 1968) over all pairs of nodes; a pair is marked by adjacency and the number of
-    common neighbours. Unlike plain refinement it tells regular graphs apart, except strongly regular ones.
-    """
-    if graph.num_nodes > 2_000:  # N x N costs too much
-        content = np.int64(graph.num_nodes).tobytes() + graph.edges.tobytes()
-    else:
-        adjacency = graph.adjacency().astype(np.float32)
-        marks = (adjacency @ adjacency * 2 + adjacency).astype(np.int32)
-        pairs = _mix(np.arange(marks.max() + 1, dtype=np.uint64))[marks]
-        colors = _mix(graph.degrees().astype(np.uint64))
-        for _ in range(3):
-            colors = _mix(colors + pairs @ colors)  # a sum does not depend on the order
-        content = np.array([graph.num_nodes, graph.num_edges]).tobytes() + np.sort(colors).tobytes()
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
-
-
-def _mix(x: np.ndarray) -> np.ndarray:
-    """Scatter 64-bit words: the finalizer of splitmix64 (Steele and others 2014)."""
-    x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))

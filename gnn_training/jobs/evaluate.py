@@ -34,7 +34,7 @@ from gnn_training.onnx_program.session import Model, from_logits
 from gnn_training.report import scores
 from gnn_training.report.page import IN_EVERY_PAGE, as_networkx, is_drawable, pictures, render
 from gnn_training.report.scores import COMPARED_SECONDS, METHODS, GraphScores
-from gnn_training.search import engine, first_colorings, kernels, portfolio
+from gnn_training.search import engine, first_colorings, kernels, methods, portfolio
 from gnn_training.search.gpu_workers import chosen_gpus
 from gnn_training.settings import EvaluateSettings
 
@@ -213,9 +213,9 @@ def _row(case: Case, rules: dict[str, np.ndarray], settings: EvaluateSettings) -
     row = GraphScores(graph, graph.name, case.family, *sizes, case.best_known, *bounds, published=case.published)
     _record(row, "dsatur", starmap(kernels.dsatur, [lists]))
     if settings.tabucol:
-        _record(row, "tabucol", _one_method(lists, row.lower, seconds, portfolio.tabu_search))
+        _record(row, "tabucol", _one_method(lists, row.lower, seconds, methods.tabu_search))
         for method, weights in rules.items():
-            _record(row, method, _one_method(lists, row.lower, seconds, portfolio.trained_rule, weights))
+            _record(row, method, _one_method(lists, row.lower, seconds, methods.trained_rule, weights))
     return row
 
 
@@ -258,7 +258,7 @@ def _add_search(
 def _add_tabucol_call(row: GraphScores) -> None:
     """Add TabuCol in the time of the call, if there was one."""
     if spent := row.seconds.get("one_call"):
-        _record(row, "tabucol_call", _one_method(row.graph.csr(), row.lower, spent, portfolio.tabu_search))
+        _record(row, "tabucol_call", _one_method(row.graph.csr(), row.lower, spent, methods.tabu_search))
 
 
 def _picture(rows: list[GraphScores]) -> dict[str, Any] | None:
@@ -267,8 +267,8 @@ def _picture(rows: list[GraphScores]) -> dict[str, Any] | None:
     """
     choices = []
     for row in rows:
-        if methods := [method for method in DRAWN if method in row.colorings]:
-            choices.append((row.colors[methods[0]] >= row.colors["dsatur"], row.num_edges, methods[0], row))
+        if drawn := [method for method in DRAWN if method in row.colorings]:
+            choices.append((row.colors[drawn[0]] >= row.colors["dsatur"], row.num_edges, drawn[0], row))
     for _, num_edges, method, row in sorted(choices, key=lambda choice: choice[:2]):
         if num_edges and nx.is_connected(as_networkx(row.graph)):
             colorings = {name: row.colorings[name].tolist() for name in ("dsatur", method)}

@@ -26,9 +26,7 @@ POLL_SECONDS = 1e-3
 
 
 def compile_children(device: torch.device) -> None:
-    """Compile the kernels of children for a GPU, once and for a minute, before a clock starts: it starts after the
-    import of this module, too, which takes seconds.
-    """
+    """Compile the kernels of children for a GPU, so that no time limit pays for it. The first time takes a minute."""
     with torch.cuda.device(device):
         for in_shared in (True, False):
             search_cuda.kernel(in_shared, shared_memory(device), True, device.index)

@@ -12,7 +12,7 @@ from gnn_training.search.crossover import Parent
 
 ELITE = 10  # generations after which the best child of an earlier such period returns
 ALIKE = 0.99  # share of the nodes with the same color in two parents, from which on one of them begins again
-EVEN, ODDS, MOST_ODDS = 16, 64, 256  # odds to EVEN that the network chooses the classes of a child; at least 1
+ODDS_AGAINST, FIRST_ODDS, MAX_ODDS = 16, 64, 256  # that the network's choice of classes is the better one
 SPACING = 0.1  # share of the nodes in which another island must differ to be met
 
 
@@ -21,14 +21,13 @@ class Island:
     second and of the second with the first, and a local search improves both. After a better coloring is known, both
     parents lose classes and are the next ones.
 
-    The network or HEAD's rule, the largest class, chooses the classes of a child by chance, with the probability
-    that this choice is the better one (Thompson 1933), if the better one leaves fewer conflicts in two of three
-    generations whose children differ in choice and conflicts. In 33 graphs of Latin squares it takes .97 ± .09 of
-    HEAD's moves (the network alone 1.27 ± .12), in 30 of other families .34 ± .04 (.31 ± .04).
+    Two rules can choose the classes of a child: the network, and HEAD's, which takes the largest class. `odds` to
+    ODDS_AGAINST is the belief that the network's is better, and each rule is drawn with that probability (Thompson
+    1933). Where the two children have different rules, the one with fewer conflicts doubles the odds of its rule.
     """
 
     def __init__(self, lists: NeighbourLists):
-        self.lists, self.odds, self.k = lists, ODDS, 0
+        self.lists, self.odds, self.k = lists, FIRST_ODDS, 0
         self.first = self.second = uncolored(lists)  # the parents
 
     def begin(self, first: np.ndarray, k: int) -> None:
@@ -43,7 +42,7 @@ class Island:
         if self.by_network[0] != self.by_network[1]:
             network, size = (parents[self.by_network.index(choice)].conflicts for choice in (True, False))
             change = 2 * self.odds if network < size else self.odds // 2 if network > size else self.odds
-            self.odds = min(max(change, 1), MOST_ODDS)
+            self.odds = min(max(change, 1), MAX_ODDS)
         top = min(parents, key=itemgetter(0))
         self.elite = self.elite or [top, top]
         self.elite[0] = min(self.elite[0], top, key=itemgetter(0))
@@ -58,8 +57,8 @@ class Island:
         a color if `other` is not far from it. chance: random bits.
         """
         self.first, self.second = (parent.colors for parent in parents)
-        n, total = len(self.first), EVEN + self.odds
-        self.by_network = [chance % total >= EVEN, chance // total % total >= EVEN]
+        n, total = len(self.first), ODDS_AGAINST + self.odds
+        self.by_network = [chance % total >= ODDS_AGAINST, chance // total % total >= ODDS_AGAINST]
         if num_alike(self.first, self.second, self.k) <= ALIKE * n:
             return True
         is_far = other is not None and num_alike(self.first, other, self.k) < (1 - SPACING) * n

@@ -37,9 +37,9 @@ class Solution:
 
 @dataclass(frozen=True)
 class Problem:
-    """A graph to color and what its colorings have to obey. Nodes that stand for colors are adjacent to each other: one
-    is all nodes that must have its color, and is adjacent to those that may not have it. So all methods work as they
-    are.
+    """A graph to color with constraints, as a plain graph: every color that is named gets a node, and these nodes form
+    a clique. Nodes that must have a color are merged with its node; nodes that may not have it are joined to it by an
+    edge. So every method works unchanged.
     """
 
     graph: Graph  # nodes without a fixed color, then those that stand for colors

@@ -19,7 +19,7 @@ from gnn_training.search import kernels
 from gnn_training.search.crossover import Parent, crossover, features_of, node_values, stacked
 from gnn_training.search.engine import Budget, Portfolio, SearchWeights, Worker
 from gnn_training.search.first_colorings import seeded
-from gnn_training.search.portfolio import crossover_search
+from gnn_training.search.methods import crossover_search
 from gnn_training.training.loader import DeviceDataset
 
 PAIRS = 8, 128  # of parents that a game meets; their number is drawn

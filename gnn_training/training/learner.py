@@ -31,14 +31,15 @@ from gnn_training.training.games import PairBatch
 from gnn_training.training.loader import GraphBatch, StateBatch
 
 LOSS_WEIGHTS = {"gap": 1.0, "saved": 0.5, "graph_type": 0.05, "rounds": 0.2, "crossover": 1.0}
-NORMS = ("rule_gradient_norm", "predictions_gradient_norm", "crossover_gradient_norm")  # before clipping
+# Learning rates of the parts of the network, relative to that of the training.
+RATES = {"rule": 1.0, "predictions": 0.075, "crossover": 0.05}
+NORMS = tuple(f"{part}_gradient_norm" for part in RATES)  # before clipping
 MEANS = (*LOSS_WEIGHTS, *NORMS)  # what a record has of the steps since the last one
 SIGMA = 0.2  # standard deviation of the random change of every weight of the rule, which is SIGMA times epsilon
 PER_LOG_CONFLICT = 0.15  # colors that a search is worse for conflicts that are left, times the logarithm of 1 + these
 ADVANTAGE_SCALE = 0.2  # colors: differences above it count little more, so that no graph dominates
 LR_SCALINGS = {"none": lambda ranks: 1.0, "sqrt": math.sqrt, "linear": float}
 MAX_BAD_STEPS = 10  # non-finite steps in a row before training gives up
-RATES = 1.0, 0.075, 0.05  # learning rates of rule, predictions and crossover, relative to that of the training
 
 
 class Learner:
@@ -55,8 +56,8 @@ class Learner:
         self.fixed_scale = None if self.precision == torch.float16 else 1.0
         self.scaler = torch.amp.GradScaler(rt.device.type, self.fixed_scale or 2.0**16)
         self.peak_rate = settings.peak_rate * LR_SCALINGS[settings.lr_scaling](rt.world_size)
-        others = self.network.predictions, self.network.crossover
-        self.parts = [[self.network.rule], *([*part.parameters()] for part in others)]
+        named = list(self.network.named_parameters())
+        self.parts = [[weights for name, weights in named if name.split(".")[0] == part] for part in RATES]
         groups, decay = [{"params": part} for part in self.parts], settings.weight_decay
         self.optimizer = torch.optim.AdamW(groups, lr=1.0, weight_decay=decay, fused=True)  # times the schedule
         self.bad_steps, self.skipped_steps = (torch.zeros((), device=rt.device) for _ in range(2))
@@ -91,12 +92,12 @@ class Learner:
         self.scaler.update(self.fixed_scale)
         self.schedule.step()
         self.optimizer.zero_grad(set_to_none=False)
-        self._average()
+        self._update_ema()
         self._count(torch.stack([terms[name].detach() for name in LOSS_WEIGHTS]), norms)
 
-    def _average(self) -> None:
-        """Take the weights into their exponential mean, which begins with those after the first step. AveragedModel
-        would wait for the GPU.
+    def _update_ema(self) -> None:
+        """Update the exponential moving average (EMA) of the weights, which the first step sets. torch's AveragedModel
+        does the same, but reads its counter from the GPU in every step.
         """
         averaged, trained = ([p.detach() for p in net.parameters()] for net in (self.average, self.network))
         get_ema_multi_avg_fn(self.settings.ema if self.num_averaged else 0.0)(averaged, trained, self.num_averaged)
@@ -133,7 +134,7 @@ class Learner:
         def rate_of(share: float) -> Callable[[int], float]:
             return lambda step: share * learning_rate(step, *size)
 
-        self.schedule = LambdaLR(self.optimizer, [*map(rate_of, RATES)], last_epoch=step - 1)
+        self.schedule = LambdaLR(self.optimizer, [*map(rate_of, RATES.values())], last_epoch=step - 1)
 
     def reduce(self) -> None:
         """Add loss terms and gradient norms of all ranks to the totals. Raises UserError after too many steps in a row
@@ -228,7 +229,7 @@ def loss_terms(
 
 def prediction_terms(predicted: Predictions, states: StateBatch) -> dict[str, Tensor]:
     """Loss terms of PredictionNetwork: by maximum likelihood, as in survival analysis, for the colors saved."""
-    has_saved = (states.saved[:, None] >= thresholds(states.saved.device)).float()  # (G, T)
+    has_saved = (states.saved[:, None] >= thresholds(states.saved.device)).float()  # (S, T)
     had_saved = torch.cat([torch.ones_like(has_saved[:, :1]), has_saved[:, :-1]], 1)  # the number before
     entropy = binary_cross_entropy_with_logits(predicted.saved_logits, has_saved, reduction="none")
     terms = {

@@ -40,14 +40,14 @@ class GraphBatch(SearchBatch):
 
 @dataclass(frozen=True)
 class StateBatch:
-    """States of G long searches and what came later, on one device. num_states: of the step on all ranks."""
+    """S states of long searches, and what came later, on one device. num_states: of the step on all ranks."""
 
-    inputs: Tensor  # (G, STATE_FEATURES + 2) float, see states.prediction_inputs
-    num_colors: Tensor  # (G,) float, fewest so far
-    lower: Tensor  # (G,) float, bound on them
-    saved: Tensor  # (G,) float, colors saved until the horizon
-    log_rounds: Tensor  # (G,) float, decimal logarithm of 1 + the rounds up to the last of them
-    graph_type: Tensor  # (G,) int64
+    inputs: Tensor  # (S, STATE_FEATURES + 2) float, see states.prediction_inputs
+    num_colors: Tensor  # (S,) float, fewest so far
+    lower: Tensor  # (S,) float, bound on them
+    saved: Tensor  # (S,) float, colors saved until the horizon
+    log_rounds: Tensor  # (S,) float, decimal logarithm of 1 + the rounds up to the last of them
+    graph_type: Tensor  # (S,) int64
     num_states: int
 
 

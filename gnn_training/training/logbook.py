@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from gnn_training import run_files
 from gnn_training.console import errors_as_warnings
 from gnn_training.errors import UserError
-from gnn_training.files import MAX_FILE_BYTES, read_bytes, storage_errors, write_text
+from gnn_training.files import MAX_FILE_BYTES, as_json, read_bytes, storage_errors, write_bytes, write_text
 from gnn_training.machine import require_package
 from gnn_training.settings import TrainSettings
 
@@ -62,7 +62,8 @@ class Progress:
         is_better = is_first or scores.get("crossover_change", 0.0) > scores.get("crossover_change_error", 0.0)
         if is_better:
             self.crossover_step = step
-        return is_kept * ["rule", "predictions"] + is_better * ["crossover"]
+        parts = ["rule", "predictions"] if is_kept else []
+        return [*parts, "crossover"] if is_better else parts
 
     def seconds_left(self, step: int, steps: int, minutes: float) -> float:
         """Until the schedule or the time limit ends, whichever comes first, at the speed so far."""
@@ -151,7 +152,7 @@ class Logbook:
 
     def close(self, status: Status) -> None:
         """Leave status.json, and close the loggers."""
-        write_text(self.run / run_files.STATUS, json.dumps(status, indent=2) + "\n")
+        write_bytes(self.run / run_files.STATUS, as_json(status))
         for logger in self.loggers:
             with errors_as_warnings(logger.name):
                 logger.close(status)

@@ -1,0 +1,105 @@
+"""The label of one graph: a good coloring, and what a long search has seen. Only workers load the compiled search."""
+
+import math
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gnn_training.contract import CALL_ROUNDS, HORIZON, rounds_by_size
+from gnn_training.data.packed import Label
+from gnn_training.graph import Graph, Instance, NeighbourLists
+
+if TYPE_CHECKING:
+    from gnn_training.search import engine
+
+MOVE_WORK = 50  # of the search on one move, besides the visits of neighbours
+PATIENCE_NODES = 36  # up to so many, `LabelPlan.moves`; on larger graphs more in proportion
+STATES, FIRST_STATE, LATEST_STATE = 5, 16, 5  # of a long search that are kept, from round 16 to a fifth of all
+
+
+def label(
+    instance: Instance, moves: int, seconds: float, seed: int, trained: "engine.SearchWeights | None" = None
+) -> Label:
+    """The label of a graph: its best coloring by TabuCol with crossover, TabuCol with far fewer colors and, if there is
+    one, the trained rule. The search ends after `moves` without a gain (more on large graphs), at the lower bound, or
+    after `seconds`; unless the clock ends it, equal arguments give equal labels.
+    """
+    from gnn_training.search import engine, first_colorings, kernels, methods, portfolio
+
+    portfolio.compile_all()
+    trained = trained or engine.UNTRAINED
+    deadline, graph = time.monotonic() + seconds, instance.graph
+    lists = graph.csr()
+    greedy = kernels.dsatur(*lists)
+    dsatur_colors, given = int(greedy.max()) + 1, instance.coloring
+    lower = first_colorings.clique_size(lists)
+    first = first_colorings.first_coloring(lists, greedy) if dsatur_colors > lower else greedy.astype(np.int16)
+    best = greedy if given is None or given.max() >= greedy.max() else given
+    if instance.optimal:
+        assert given is not None
+        lower = int(given.max()) + 1
+    work = len(lists.neighbours) / graph.num_nodes + MOVE_WORK  # of a move
+    patience = int(moves * work * moves_factor(graph.num_nodes))
+    shares: dict[engine.Method, float] = {methods.crossover_search: 2, methods.fewer_colors: 0.5}
+    if trained.rule is not None:
+        shares[methods.trained_rule] = 1
+    budget = engine.Budget(deadline, lower, seed=seed)
+    for better in engine.improvements(lists, best, budget, shares, trained, patience):
+        best = better.colors
+    num_colors = int(best.max()) + 1
+    return Label(best.astype(np.int16), first, num_colors, lower, dsatur_colors, lower == num_colors)
+
+
+def moves_factor(num_nodes: int) -> float:
+    """By how much a graph of so many nodes needs more moves than a small one."""
+    return max(1.0, num_nodes / PATIENCE_NODES)
+
+
+def long_search(known: Label, graph: Graph, rule: np.ndarray, seed: int) -> Label:
+    """The label with a search of HORIZON times the rounds of a call: when it had how few colors, and what it had seen
+    after the rounds of a call and at STATES other times, which are drawn by `seed`.
+    """
+    from gnn_training.search.first_colorings import clique_size
+    from gnn_training.search.search_kernel import SearchTask, search_graph
+
+    lists = graph.csr()
+    n, num_colors, clique = graph.num_nodes, int(known.first.max()) + 1, clique_size(lists)
+    if num_colors <= clique:
+        return known
+    call = min(CALL_ROUNDS, rounds_by_size(n))
+    rng = np.random.default_rng([seed, n, len(lists.neighbours)])
+    bounds = math.log(FIRST_STATE), math.log(HORIZON * call / LATEST_STATE)
+    times = np.array(sorted({call, *np.exp(rng.uniform(*bounds, STATES)).astype(int).tolist()}))
+    end = search_graph(lists, SearchTask(known.first, HORIZON * call, seed, clique, times=times), rule)
+    reached, rounds = end.reached[end.num_colors :][::-1], times[: len(end.states)]
+    return replace(
+        known,
+        search_rounds=HORIZON * call,
+        clique=clique,
+        search_colors=end.num_colors,
+        reached=reached,
+        state_rounds=rounds,
+        states=_features(end, lists, num_colors, clique, reached, rounds),
+    )
+
+
+def _features(
+    end: Any, lists: NeighbourLists, num_colors: int, clique: int, reached: np.ndarray, rounds: np.ndarray
+) -> np.ndarray:
+    """What the network sees (S, STATE_FEATURES) of the states of a search after some rounds (S,). reached: after how
+    many it had ever fewer colors.
+    """
+    import torch  # which only workers with long searches need
+
+    from gnn_training.network.states import SearchState, features
+
+    saved = np.searchsorted(reached, rounds, "right") - 1
+    colors, *counts = end.states.swapaxes(0, 1)
+    degrees = np.broadcast_to(np.diff(lists.offsets), colors.shape)
+    of_graph = num_colors - saved, np.full(len(rounds), clique), rounds, reached[saved], end.state_conflicts
+    of_node = degrees, *counts
+    degree, *rest = (torch.tensor(values, dtype=torch.float32) for values in (*of_node, *of_graph))
+    state = SearchState(torch.tensor(colors, dtype=torch.int64), *rest)
+    return features(torch.ones(colors.shape, dtype=torch.bool), degree, state, torch.arange(num_colors)).numpy()
