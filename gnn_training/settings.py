@@ -120,12 +120,12 @@ class TrainSettings(Settings):
     device: Device = "auto"
     """Where to compute: auto takes the GPUs, or the CPU if there are none."""
     ranks: Workers = 0
-    """Number of training processes (ranks); 0 starts one per GPU, or one per core if there are no GPUs."""
+    """Number of training processes (ranks); 0 starts one per GPU or, without GPUs, one per core, at most 8."""
     gpus: Annotated[GpuNumbers | None, _optional("NUMBERS")] = None
     """Numbers of the GPUs to use, such as 0,1,4; by default all."""
     preset: PresetName = "cpu"
     """Set of defaults for all flags: smoke (a test of one minute), cpu, single (one GPU) or multi (all GPUs)."""
-    data: Path = Path("training_data")
+    data: Path = Path("training_data/full")
     """Folder of graphs to train on, as `generate` or `import` has written it."""
     run: Annotated[Path, tyro.conf.arg(aliases=["--run-folder"])] = Path("runs/cpu")
     """Run folder: for the checkpoints and records of a training. A training that is there already goes on."""
@@ -152,9 +152,11 @@ class TrainSettings(Settings):
     batch_size: Positive = 24
     """Number of graphs that each rank searches in a step."""
     batch_states: Positive = 4
-    """Number of states of searches from which each rank learns, in a step, to predict how they end."""
+    """Number of recorded states of searches from which each rank trains the predictions in a step."""
     self_play: Amount = 1.25
-    """Minutes of games, which train the crossover network (it combines two colorings); 0 plays none."""
+    """Minutes of self-play: searches on training graphs (games), from whose crossovers the crossover network learns; 0
+    plays none.
+    """
     games: Count = 0
     """Games in each of the ten iterations of self-play; 0 plays as many as --self-play allows."""
     replay_mib: Positive = 1024
@@ -286,7 +288,9 @@ class SearchSettings(Settings):
     threads: Workers = 0
     """Number of threads; 0 takes every core."""
     gpus: GpuChoice = "none"
-    """NVIDIA GPUs that search beside the cores: all, numbers such as 0,1, or none; for searches of minutes."""
+    """NVIDIA GPUs that search beside the cores, for one graph: all, numbers such as 0,1, or none. No GPU has run this
+    yet.
+    """
 
 
 class EvaluateSettings(SearchSettings):
@@ -333,22 +337,24 @@ class ColorSettings(SearchSettings):
     """File of a graph (DIMACS .col, edge list, GraphML, JSON, ...), or several, or folders, colored side by side."""
     out: Annotated[Path | None, _optional("PATH", "-o")] = None
     """File for the coloring, written at every better one: .csv (lines node,color), .json (node to color), else DIMACS.
-    Of several graphs: folder for .sol files. By default a .sol file beside each graph.
+    Of several graphs: folder for .sol files, which must be given. Of one graph, by default a .sol file beside it.
     """
     k: Count = 0
     """Stop at a coloring with at most this many colors, and fail if none is found; 0 looks for as few as possible."""
     precolored: PathOrNone = None
-    """CSV file of colors that nodes must have: lines node,color. Colors count from 0."""
+    """File of colors that nodes must have, as -o writes it, or with lines node,color. Colors count from 0, in .sol files
+    from 1.
+    """
     allowed: PathOrNone = None
-    """CSV file of the colors that some nodes may have: lines node,color,color,... All others may have the colors 0 to
-    k - 1 or, without --k, up to the largest in the file.
+    """CSV or JSON file of the colors that some nodes may have: lines node,color,color,... All others may have the colors
+    0 to k - 1 or, without --k, up to the largest in the file.
     """
     start: PathOrNone = None
     """Coloring of this graph to improve, a file as -o writes it; -o may name the same file."""
     equitable: bool = False
     """Of colorings with equally few colors, look for one whose classes have almost the same size."""
     picture: PathOrNone = None
-    """PNG or SVG file for a picture of the colored graph, of 400 nodes at most; needs the extra [picture]."""
+    """PNG or SVG file for a picture of the graph, of up to 400 nodes and 10,000 edges; needs the extra [picture]."""
     seconds: Amount = 10.0
     """Most seconds to spend on each graph."""
     seed: Seed = 0

@@ -61,7 +61,7 @@ class Bounds(NamedTuple):
 class Options(NamedTuple):
     """What a caller may ask for."""
 
-    num_colors: Tensor  # (G,) or (1,) int64, 0 as predicted
+    num_colors: Tensor  # (G,) or (1,) int64, 0: one less than the first coloring has
     seed: Tensor        # () int64
     steps: Tensor       # () int64, rounds; -s for s at most, fewer for small graphs
 
