@@ -342,12 +342,12 @@ class ColorSettings(SearchSettings):
     k: Count = 0
     """Stop at a coloring with at most this many colors, and fail if none is found; 0 looks for as few as possible."""
     precolored: PathOrNone = None
-    """File of colors that nodes must have, as -o writes it, or with lines node,color. Colors count from 0, in .sol files
-    from 1.
+    """File of colors that nodes must have, as -o writes it, or with lines node,color. Colors count from 0, in .sol
+    files from 1.
     """
     allowed: PathOrNone = None
-    """CSV or JSON file of the colors that some nodes may have: lines node,color,color,... All others may have the colors
-    0 to k - 1 or, without --k, up to the largest in the file.
+    """CSV or JSON file of the colors that some nodes may have: lines node,color,color,... All others may have the
+    colors 0 to k - 1 or, without --k, up to the largest in the file.
     """
     start: PathOrNone = None
     """Coloring of this graph to improve, a file as -o writes it; -o may name the same file."""

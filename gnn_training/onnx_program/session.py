@@ -96,10 +96,10 @@ class Model:
         steps: int | None = None, seconds: float | None = None,
     ) -> Prediction:  # fmt: skip
         """Run a graph, or a list of G graphs as one batch. An option that is left out has the file's own default.
-        graphs: of any kind that `as_graph` takes. num_colors: colors to try first per graph, 0 for one less than the first coloring has. Raises
-        TypeError or ValueError for what is not a graph or has no nodes, and for more than MAX_STEPS steps, MemoryError
-        if the batch is too large for this machine, TimeoutError after `seconds`, when the runtime has stopped, and
-        UserError if the file is no coloring network after all.
+        graphs: of any kind that `as_graph` takes. num_colors: colors to try first per graph, 0 for one less than the
+        first coloring has. Raises TypeError or ValueError for what is not a graph or has no nodes, and for more than
+        MAX_STEPS steps, MemoryError if the batch is too large for this machine, TimeoutError after `seconds`, when the
+        runtime has stopped, and UserError if the file is no coloring network after all.
         """
         from gnn_training.onnx_program import golden
 
