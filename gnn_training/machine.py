@@ -127,8 +127,8 @@ def copy_command(folder: Path) -> str:
     if _storage(folder) != "container":
         return ""
     # Docker and podman mount /etc/hostname from a folder with the name of the container.
-    found = re.search(r"containers/([0-9a-f]{64})/", MOUNTS.read_text(errors="surrogateescape"))
-    container = found[1][:12] if found else socket.gethostname()
+    match = re.search(r"containers/([0-9a-f]{64})/", MOUNTS.read_text(errors="surrogateescape"))
+    container = match[1][:12] if match else socket.gethostname()
     return f"docker cp {shlex.quote(f'{container}:{folder.resolve()}')} ."
 
 

@@ -63,9 +63,9 @@ def parse_dimacs(content: bytes) -> Instance:
     if not num_nodes:
         raise UserError("there is no line `p edge N M`; a .col file begins with one")
     instance = _counted_from_1(num_nodes, edge_ends, "DIMACS")
-    warnings, found = [], instance.graph.num_edges
-    if stated_edges not in (len(edge_ends) // 2, found):
-        warnings.append(f"the header says {stated_edges} edges, the file has {found}; these are used")
+    warnings, num_edges = [], instance.graph.num_edges
+    if stated_edges not in (len(edge_ends) // 2, num_edges):
+        warnings.append(f"the header says {stated_edges} edges, the file has {num_edges}; these are used")
     warnings += [f"{name} are not used: this is plain coloring" for name in sorted(unused)]
     return replace(instance, warning="; ".join(warnings))
 
@@ -147,8 +147,8 @@ def parse_metis(content: bytes) -> Instance:
         raise UserError("there is no line `nodes edges`; a .graph file begins with one")
     instance, num_ends = _counted_from_1(num_nodes, edge_ends, "METIS"), len(edge_ends) // 2
     if not 2 * instance.graph.num_edges == 2 * num_edges == num_ends:
-        found = f"the header says {num_edges} edges, the lines have {num_ends} ends of {instance.graph.num_edges}"
-        raise UserError(f"{found}; each edge stands in the lines of both its nodes: correct it")
+        problem = f"the header says {num_edges} edges, the lines have {num_ends} ends of {instance.graph.num_edges}"
+        raise UserError(f"{problem}; each edge stands in the lines of both its nodes: correct it")
     return instance
 
 

@@ -20,8 +20,7 @@ from gnn_training import files
 from gnn_training.console import progress
 from gnn_training.data import packed
 from gnn_training.data.families import GraphSpec
-from gnn_training.data.fingerprint import fingerprint
-from gnn_training.data.label import label, long_search, moves_factor
+from gnn_training.data.label import fingerprint, label, long_search, moves_factor
 from gnn_training.data.packed import Columns, PackedGraphs, Row
 from gnn_training.data.sources import read
 from gnn_training.errors import UserError
@@ -112,8 +111,8 @@ def _label_longer(
         moves = [int(plan.moves * moves_factor(row["num_nodes"])) for _, row in kept]
         too_large = improve_labels([row for _, row in kept], moves, plan.seconds, plan.trained, plan.seed, gpus)
         kept = [kept[i] for i in too_large]
-    found = _label([source for source, _ in kept], parts, VALIDATION, plan, workers)
-    for (_, row), (_, better) in zip(kept, found, strict=True):
+    relabelled = _label([source for source, _ in kept], parts, VALIDATION, plan, workers)
+    for (_, row), (_, better) in zip(kept, relabelled, strict=True):
         row |= {name: better[name] for name in IMPROVED}
 
 

@@ -94,9 +94,9 @@ class Rows:
         if b"{" in content:  # networkx writes the attributes of an edge as a dict
             content = re.sub(rb"(?m)[ \t]\{.*\}[ \t]*$", b"", content)
         bare = re.sub(rb'"[^"\n]*"', b'""', content) if b'"' in content else content
-        found = (sign for sign in (b"\t", b";", b",") if sign in content)
+        there = (sign for sign in (b"\t", b";", b",") if sign in content)
         row = rb"(?m)^[ \t]*(?![#%\s])[^\nX]*X[ \t\v\fX]*[^\sX#]"
-        signs = (sign for sign in found if re.search(row.replace(b"X", sign), bare))
+        signs = (sign for sign in there if re.search(row.replace(b"X", sign), bare))
         self.content, self.separator = content, next(signs, None)
         self.skip, self.is_padded = 0, False  # rows to leave out; whether a row ended in empty cells
         # Some programs write a colon between a node and its neighbours.

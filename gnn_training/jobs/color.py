@@ -42,9 +42,9 @@ def color(settings: ColorSettings) -> list[Path]:
     there is no coloring as asked for. What cannot be colored does not stop the other graphs.
     """
     is_one = len(settings.graphs) == 1 and not os.path.isdir(settings.graphs[0])
-    found = find(settings.graphs)
-    graphs = [path for path in found if not is_archive(path)]
-    for path in found:
+    paths = find(settings.graphs)
+    graphs = [path for path in paths if not is_archive(path)]
+    for path in paths:
         if is_archive(path) and (path in settings.graphs or not graphs):
             raise UserError(f"{path} is an archive: unpack it and name the folder")
     outs = _outputs(settings, graphs, is_one)
@@ -240,16 +240,16 @@ def _entries(text: str) -> tuple[str, list[tuple[str | int, list[Any]]]]:
         return f"a table with {sign!r} between cells", [
             (node, words) for node, *words in rows if (node, *words) != ("node", "color")
         ]
-    found, names = [], {}
+    by_node, names = [], {}
     for line in text.splitlines():
         match line.split(None, 2):
             case ["l", node, color]:
                 if not integer(color.strip()):
                     raise ValueError(f"{line!r} has color 0; in a DIMACS solution, nodes and colors count from 1")
-                found.append((integer(node), [int(color) - 1]))
+                by_node.append((integer(node), [int(color) - 1]))
             case ["c", node, name] if node.isdecimal():
                 names[int(node)] = name
             case [word, *_] if word not in ("c", "s"):
                 raise ValueError(f"{line!r} is no line of a DIMACS solution")
-    are_named = names.keys() == {node for node, _ in found}
-    return "a DIMACS solution", [(names[node] if are_named else node, colors) for node, colors in found]
+    are_named = names.keys() == {node for node, _ in by_node}
+    return "a DIMACS solution", [(names[node] if are_named else node, colors) for node, colors in by_node]

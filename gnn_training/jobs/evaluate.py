@@ -246,8 +246,8 @@ def _add_search(
         try:
             deadline = time.monotonic() + seconds
             budget = engine.Budget(deadline, row.lower, threads, gpus=() if row.gpu is None else (row.gpu,))
-            found = portfolio.colorings(row.graph, trained, budget, row.clique)
-            _record(row, "search", (coloring.colors for coloring in found))
+            better = portfolio.colorings(row.graph, trained, budget, row.clique)
+            _record(row, "search", (coloring.colors for coloring in better))
         finally:
             free.put(row.gpu)
 
@@ -299,5 +299,5 @@ def _one_method(
     """Yield DSATUR's colors, then those of one method on one thread, each with fewer colors, down to `lower`."""
     budget, colors = engine.Budget(time.monotonic() + seconds, lower), kernels.dsatur(*lists)
     yield colors
-    found = engine.improvements(lists, colors, budget, {method: 1}, engine.SearchWeights(rule))
-    yield from (better.colors for better in found)
+    improved = engine.improvements(lists, colors, budget, {method: 1}, engine.SearchWeights(rule))
+    yield from (better.colors for better in improved)

@@ -208,7 +208,7 @@ def _metadata(path: Path, content: bytes) -> dict[str, str]:
 
 def _texts(fields: Sequence[tuple[int, Any]], number: int, part: int) -> list[str]:
     """The text that is field `part` in every field `number`."""
-    return [dict(_fields(content)).get(part, b"").decode() for found, content in fields if found == number]
+    return [dict(_fields(content)).get(part, b"").decode() for field, content in fields if field == number]
 
 
 def _fields(content: bytes) -> list[tuple[int, Any]]:

@@ -198,10 +198,10 @@ class Worker:
         """Run `kernels.tabucol`. Nodes of colors (N,) without one, -1, get one first."""
         self.look_for(k)
         kernels.complete(*self.lists, colors, k, self.rng, self.stop)
-        found = kernels.tabucol(*self.lists, colors, k, moves, self.rng, self.stop)
-        if found.conflicts == 0:
-            self.offer(found.colors)
-        return found._replace(work=found.work + EMPTY_SLICE)
+        result = kernels.tabucol(*self.lists, colors, k, moves, self.rng, self.stop)
+        if result.conflicts == 0:
+            self.offer(result.colors)
+        return result._replace(work=result.work + EMPTY_SLICE)
 
     def on_generation(self, parents: Sequence[Parent], k: int) -> None:
         """A hook for subclasses, called after every generation of crossover search with the parents of the next one."""

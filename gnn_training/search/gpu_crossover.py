@@ -98,8 +98,9 @@ class BatchedCrossover:
         n, first = (each[graph][:, None, None] for each in (nodes, first_word))
         width, place = (n + len(bit) - 1) // len(bit), v[: -(-len(v) // len(bit))]  # words of a node
         at = first + v[:, None] * width + place
-        found = words.view(torch.int32)[at.clamp(max=len(words) - 1)].where((v[:, None] < n) & (place < width), 0)
-        return (found[..., None] >> bit & 1).flatten(2)[:, :, : len(v)].to(self.kind)
+        is_there = (v[:, None] < n) & (place < width)
+        rows = words.view(torch.int32)[at.clamp(max=len(words) - 1)].where(is_there, 0)
+        return (rows[..., None] >> bit & 1).flatten(2)[:, :, : len(v)].to(self.kind)
 
 
 @torch.no_grad()

@@ -132,12 +132,12 @@ class Group:
         owners = [island for island, several in zip(islands, starts, strict=True) for _ in several]
         graph, k, seeds = np.array([(each.graph, each.k, each.random.integers(2**31)) for each in owners]).T
         rules = np.stack([each.rule for each in owners])
-        found = self.searcher(graph, k, pad_rows([x for several in starts for x in several]), seeds, rules, rounds)
+        children = self.searcher(graph, k, pad_rows([x for several in starts for x in several]), seeds, rules, rounds)
         while not self.searcher.is_done():
             if all(island.worker.search.is_over for island in islands):
                 return []
             time.sleep(POLL_SECONDS)
-        conflicts, colors, ages = (each.cpu().numpy().astype(np.int32) for each in found)
+        conflicts, colors, ages = (each.cpu().numpy().astype(np.int32) for each in children)
         made = [
             Parent(int(left), *(x[: len(owner.first)] for x in (of_nodes, since)))
             for owner, left, of_nodes, since in zip(owners, conflicts, colors, ages, strict=True)

@@ -188,10 +188,10 @@ class ChildSearcher(KernelLauncher):
         for launch in launches:
             places, blocks = self._copied(launch.searches), len(launch.searches)
             large = self._empty(torch.int16, blocks, launch.large)
-            found = Children(*(torch.empty_like(each[:blocks]) for each in children))
-            tensors = *self.graphs, *(each[places] for each in given), *tables, large, *found
+            made = Children(*(torch.empty_like(each[:blocks]) for each in children))
+            tensors = *self.graphs, *(each[places] for each in given), *tables, large, *made
             self._launch(launch, tensors, rounds)
-            for all_of_them, some in zip(children, found, strict=True):
+            for all_of_them, some in zip(children, made, strict=True):
                 all_of_them[places] = some
         self._event.record()
         return children

@@ -110,9 +110,9 @@ def fewer_colors(worker: Worker) -> Iterator[int]:
             k, left = int(ratio * worker.search.num_colors), moves
             colors = uncolored(worker.lists)
             while left > 0 and max(1, worker.search.budget.lower - 1) < k < worker.search.num_colors:
-                found = worker.tabucol(colors, k, min(left, SLICE))
-                left -= found.moves
-                yield found.work
+                result = worker.tabucol(colors, k, min(left, SLICE))
+                left -= result.moves
+                yield result.work
             yield EMPTY_SLICE
         moves *= 2
 

@@ -117,13 +117,13 @@ def _better_ones(
         for i, nodes in enumerate(parts):
             now, part = time.monotonic(), lists.subgraph(nodes)
             limits = budget._replace(deadline=now + (budget.deadline - now) / (len(parts) - i), lower=k)
-            start = found = Coloring(method, renumbered(colors[nodes]))
-            for found in _search(part, trained, limits, clique, start, is_first, extra):
-                if found.lower_bound > k:
-                    yield best._replace(method=found.method, lower_bound=found.lower_bound)
+            start = better = Coloring(method, renumbered(colors[nodes]))
+            for better in _search(part, trained, limits, clique, start, is_first, extra):
+                if better.lower_bound > k:
+                    yield best._replace(method=better.method, lower_bound=better.lower_bound)
                     return
-            if found.num_colors <= k:
-                colors[nodes], method, num_done = found.colors, found.method, num_done + 1
+            if better.num_colors <= k:
+                colors[nodes], method, num_done = better.colors, better.method, num_done + 1
         if parts and not num_done:  # the time is over, or the memory too small
             return
         is_first = False

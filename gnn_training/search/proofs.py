@@ -51,19 +51,19 @@ def removal_order(offsets, neighbours):
 @njit(cache=True, nogil=True)
 def components(offsets, neighbours):
     """Number of the connected component of every node: (N,) int64, from 0."""
-    n, found = len(offsets) - 1, 0
+    n, number = len(offsets) - 1, 0
     component, queue = np.full(n, -1, dtype=np.int64), np.empty(n, dtype=np.int64)
     for start in range(n):
         if component[start] >= 0:
             continue
-        component[start], queue[0], i, size = found, start, 0, 1
+        component[start], queue[0], i, size = number, start, 0, 1
         while i < size:
             for e in range(offsets[queue[i]], offsets[queue[i] + 1]):
                 if component[neighbours[e]] < 0:
-                    component[neighbours[e]], queue[size] = found, neighbours[e]
+                    component[neighbours[e]], queue[size] = number, neighbours[e]
                     size += 1
             i += 1
-        found += 1
+        number += 1
     return component
 
 

@@ -51,10 +51,10 @@ class Games(Group):
             torch.where(is_turned, x[:, None].flip(2), x[:, None].expand(-1, CHILDREN, -1, -1)).flatten(0, 1)
             for x in (parents, values)
         )
-        found = cross_pairs(parents, values, k.repeat_interleave(CHILDREN), noise.flatten(0, 1)).int().cpu().numpy()
+        crossed = cross_pairs(parents, values, k.repeat_interleave(CHILDREN), noise.flatten(0, 1)).int().cpu().numpy()
         children = [
             list(rows[:, : len(island.first)])
-            for island, rows in zip(islands, found.reshape(len(islands), CHILDREN, -1), strict=True)
+            for island, rows in zip(islands, crossed.reshape(len(islands), CHILDREN, -1), strict=True)
         ]
         made = self.launch(islands, children, MOVES)
         for (island, player), pair, rows, after in zip(players.items(), pairs, children, made, strict=False):

@@ -27,7 +27,7 @@ def self_check(learner: Learner, loader: GraphLoader, rt: Runtime) -> list[dict]
     agreement = agreement_with_cpu(learner, loader)
     torch.cuda.reset_peak_memory_stats()
     try_step(learner, *loader.largest())
-    found = {
+    report = {
         "rank": rt.rank,
         "device": rt.device_name,
         "precision": str(learner.precision).removeprefix("torch."),
@@ -35,7 +35,7 @@ def self_check(learner: Learner, loader: GraphLoader, rt: Runtime) -> list[dict]
         "peak_gib": round(torch.cuda.max_memory_reserved() / 2**30, 3),
         "total_gib": round(torch.cuda.mem_get_info()[1] / 2**30, 1),
     }
-    ranks = rt.gather(found)
+    ranks = rt.gather(report)
     for rank in ranks:
         if rank["agreement"] < MIN_AGREEMENT:
             share = f"only {rank['agreement']:.0%} of the searches of rank {rank['rank']} ({rank['device']})"

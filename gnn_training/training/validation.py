@@ -108,12 +108,12 @@ class PairValidation:
         if len(set(graph.tolist())) < MIN_HELD_OUT_GRAPHS:
             return {}
         errors = self.unexplained(pairs, network, self.initial, best)
-        found = {"held_out_pairs": len(pairs), "crossover_explained": 1 - float(errors[network].mean())}
+        scores = {"held_out_pairs": len(pairs), "crossover_explained": 1 - float(errors[network].mean())}
         for name, other in (("crossover_gain", self.initial), ("crossover_change", best)):
             gains = errors[other] - errors[network]
             of_graph = np.bincount(graph, gains - gains.mean())  # pairs of one graph are alike
-            found |= {name: float(gains.mean()), f"{name}_error": math.sqrt((of_graph**2).sum()) / len(pairs)}
-        return found
+            scores |= {name: float(gains.mean()), f"{name}_error": math.sqrt((of_graph**2).sum()) / len(pairs)}
+        return scores
 
     @torch.no_grad()
     def unexplained(self, pairs: list[Pair], *networks: CrossoverNetwork) -> dict[CrossoverNetwork, np.ndarray]:
