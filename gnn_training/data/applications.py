@@ -30,7 +30,7 @@ def sharing_links(network: nx.Graph, paths: Sequence[Sequence[int]]) -> Graph:
     return conflict_graph(uses)
 
 
-def between(rng: Generator, low: float, high: float) -> float:
+def log_uniform(rng: Generator, low: float, high: float) -> float:
     """A number between two others, uniform in its logarithm."""
     return math.exp(rng.uniform(math.log(low), math.log(high)))
 
@@ -39,11 +39,11 @@ def exam_timetable(rng: Generator, n: int) -> Instance:
     """Exams, adjacent if a student takes both. Students take two to seven exams, most of them of their programme,
     popular ones more often. As the graphs of Carter, Laporte and Lee, Examination timetabling (1996).
     """
-    num_programmes, num_students = max(1, round(n / between(rng, 12, 100))), round(n * between(rng, 3, 24))
+    num_programmes, num_students = max(1, round(n / log_uniform(rng, 12, 100))), round(n * log_uniform(rng, 3, 24))
     programme = rng.integers(num_programmes, size=n)
-    attraction = np.log(rng.pareto(between(rng, 2, 20), n) + 0.1)
+    attraction = np.log(rng.pareto(log_uniform(rng, 2, 20), n) + 0.1)
     of_student = rng.integers(num_programmes, size=num_students)
-    elsewhere = math.log(between(rng, 0.01, 0.3))
+    elsewhere = math.log(log_uniform(rng, 0.01, 0.3))
     score = attraction + np.where(of_student[:, None] == programme, 0, elsewhere) + rng.gumbel(size=(num_students, n))
     rank = np.argsort(-score, axis=1)[:, :7]
     takes = np.zeros((n, num_students), dtype=np.float32)
@@ -130,7 +130,7 @@ def jacobian(rng: Generator, n: int) -> Instance:
         reach, is_star = int(rng.integers(1, 3)), rng.random() < 0.5
         pattern = (steps.sum(2) if is_star else steps.max(2)) <= reach
     elif kind == 1:
-        width = between(rng, 3, max(4, n / 12))
+        width = log_uniform(rng, 3, max(4, n / 12))
         away = abs(np.arange(n)[:, None] - np.arange(n))
         pattern = (away == 0) | ((away <= width) & (rng.random((n, n)) < rng.uniform(0.1, 0.6)))
         pattern |= rng.random((n, n)) < rng.uniform(0, 1 / n)
@@ -143,15 +143,15 @@ def frequencies(rng: Generator, n: int) -> Instance:
     """Radio stations in towns, adjacent if they are in each other's reach, of which hills take or add some. In a
     quarter of the graphs, those are adjacent, too, that have a station between them (Hale, Frequency assignment, 1980).
     """
-    towns = rng.random((max(1, round(n / between(rng, 5, 100))), 2))
-    place = towns[rng.integers(len(towns), size=n)] + rng.normal(0, between(rng, 0.02, 0.3), (n, 2))
+    towns = rng.random((max(1, round(n / log_uniform(rng, 5, 100))), 2))
+    place = towns[rng.integers(len(towns), size=n)] + rng.normal(0, log_uniform(rng, 0.02, 0.3), (n, 2))
     lonely = rng.random(n) < 0.3
     place[lonely] = rng.random((int(lonely.sum()), 2))
     reach, hills = np.exp(rng.normal(0, rng.uniform(0, 0.5), n)), np.triu(rng.normal(0, rng.uniform(0, 0.4), (n, n)), 1)
     away = np.hypot(*(place[:, None] - place[None]).transpose(2, 0, 1)) / (reach[:, None] + reach)
     away *= np.exp(hills + hills.T)
     is_squared = rng.random() < 0.25
-    degree = n * (between(rng, 0.01, 0.06) if is_squared else between(rng, 0.06, 0.4))
+    degree = n * (log_uniform(rng, 0.01, 0.06) if is_squared else log_uniform(rng, 0.06, 0.4))
     near = away <= np.sort(away, axis=None)[min(n * n - 1, n + round(degree * n))]
     return Instance(conflict_graph(near) if is_squared else Graph.from_adjacency(near))
 
@@ -175,7 +175,7 @@ def registers(rng: Generator, n: int) -> Instance:
     and others 1993), elsewhere in up to four pieces (Chaitin 1982), so that the graph is not chordal.
     """
     times, is_loop = np.arange(4 * n), rng.random() < 0.5
-    length = np.minimum(rng.exponential(4 * n * between(rng, 0.02, 0.25), (n, 1)), 3 * n) + 1
+    length = np.minimum(rng.exponential(4 * n * log_uniform(rng, 0.02, 0.25), (n, 1)), 3 * n) + 1
     start = rng.integers(4 * n, size=(n, 1))
     live = (times - start) % (4 * n) < length if is_loop else np.zeros((n, 4 * n), dtype=bool)
     if not is_loop:

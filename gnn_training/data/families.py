@@ -35,7 +35,7 @@ def _networkx(
 def _interval(rng: Generator, n: int) -> Instance:
     """Live ranges of variables. A sweep by start that reuses free colors is optimal: it needs the largest overlap."""
     start = np.sort(rng.uniform(0, 1, n))
-    end = start + rng.exponential(applications.between(rng, 0.01, 0.3), n)
+    end = start + rng.exponential(applications.log_uniform(rng, 0.01, 0.3), n)
     coloring = np.zeros(n, dtype=np.int16)
     busy: list[tuple[float, int]] = []  # a heap of (until when, color)
     for node in range(n):

@@ -107,7 +107,7 @@ class PairValidation:
         _, graph = np.unique([pair.graph for pair in pairs], return_inverse=True)
         if len(set(graph.tolist())) < MIN_HELD_OUT_GRAPHS:
             return {}
-        errors = self.unexplained(pairs, network, self.initial, best)
+        errors = self.relative_errors(pairs, network, self.initial, best)
         scores = {"held_out_pairs": len(pairs), "crossover_explained": 1 - float(errors[network].mean())}
         for name, other in (("crossover_gain", self.initial), ("crossover_change", best)):
             gains = errors[other] - errors[network]
@@ -116,8 +116,8 @@ class PairValidation:
         return scores
 
     @torch.no_grad()
-    def unexplained(self, pairs: list[Pair], *networks: CrossoverNetwork) -> dict[CrossoverNetwork, np.ndarray]:
-        """Squared errors (P,) of networks, each asked once, as shares of the mean variance among siblings."""
+    def relative_errors(self, pairs: list[Pair], *networks: CrossoverNetwork) -> dict[CrossoverNetwork, np.ndarray]:
+        """The squared error of each network on every pair (P,), divided by the mean variance among siblings."""
         errors = {network: torch.zeros(len(pairs), dtype=torch.float64) for network in networks}
         for start in range(self.rt.rank, len(pairs), PAIR_BATCH * self.rt.world_size):
             places = slice(start, start + PAIR_BATCH * self.rt.world_size, self.rt.world_size)
