@@ -189,7 +189,8 @@ def _cause(error: Exception) -> str:
 
 def _metadata(path: Path, content: bytes) -> dict[str, str]:
     """The metadata of an ONNX file whose tensors are the contract's; UserError for another file. `color` needs no more
-    of a file, and a session of ONNX Runtime would make its start a third longer. The numbers of fields are those of onnx.proto.
+    of a file, and a session of ONNX Runtime would make its start a third longer. The numbers of fields are those of
+    onnx.proto.
     """
     with files.damaged(path, HINT):
         model = _fields(content)
