@@ -1,14 +1,21 @@
 """PredictionNetwork sees a search in a graph: not the numbers of nodes and colors, not padding, not other graphs."""
 
+import pytest
 import torch
 from small_graphs import padded, random_graph
 from torch import Tensor
 from torch.nn.functional import pad
 
+from gnn_training.contract import SHIPPED_MODEL
+from gnn_training.errors import UserError
 from gnn_training.graph import Graph
 from gnn_training.network import network as network_module
 from gnn_training.network import states
+from gnn_training.network.crossover_network import CrossoverNetwork
+from gnn_training.network.crossover_weights import to_text
 from gnn_training.network.states import SearchState, features
+from gnn_training.onnx_program import session
+from gnn_training.settings import TrainSettings
 
 
 def test_features_do_not_depend_on_the_numbers_of_nodes_and_colors_or_on_padding():
@@ -69,3 +76,10 @@ def test_chances_fall_and_the_median_stays_between_the_bounds():
         saved = torch.tensor([0, *network_module.SAVED])[(chances > 0.5).sum(1)]
         clear = ((chances - 0.5).abs() > 0.05).all(1)
         torch.testing.assert_close(chromatic[clear], torch.maximum(k - saved, lower)[clear])
+
+
+def test_a_file_with_the_largest_crossover_network_that_settings_allow_can_be_read():
+    with pytest.raises(UserError, match=r"width \(129\)"):
+        TrainSettings(width=129)
+    text = to_text(CrossoverNetwork(width=128, layers=16).weights())
+    assert len(text) + SHIPPED_MODEL.stat().st_size < session.MODEL_LIMIT
