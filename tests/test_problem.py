@@ -82,11 +82,11 @@ PROVEN = {  # graphs, and the colors that they need
 
 @pytest.mark.parametrize(("make", "chromatic"), PROVEN.values(), ids=PROVEN)
 def test_graphs_whose_cliques_or_cores_are_small_are_proven_optimal_at_once(make: Callable[[], nx.Graph], chromatic):
-    graph = make()
+    graph, started = make(), time.process_time()
     found = gnn_training.color(graph, seconds=60, threads=1, details=True)
+    assert time.process_time() - started < 5  # measured: 1.7 for Mycielski's, else below 0.3
     assert (found.num_colors, found.lower_bound, found.is_optimal) == (chromatic, chromatic, True)
     assert all(found.colors[u] != found.colors[v] for u, v in graph.edges)
-    assert found.seconds < 5  # measured: below 0.3
 
 
 def test_constraints_hold_for_nodes_outside_the_part_that_is_searched():

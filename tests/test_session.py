@@ -292,7 +292,7 @@ def test_numbers_that_the_batch_leaves_out_cost_nothing_and_have_predictions_of_
     for alone, among in zip(dense[1:], sparse[1:], strict=True):
         assert np.array_equal(among[[3, 8]], alone)
         assert len(among) == 9 and not among[[0, 1, 2, 4, 5, 6, 7]].any()
-    started = time.monotonic()
+    started = time.process_time()
     last = shipped.run(None, golden.feeds(edge_index, 999_999 * batch))
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
     assert np.array_equal(last[0], dense[0])
