@@ -40,13 +40,9 @@ GRAPHS = [
 ]
 
 
-def write_graphs(folder: Path) -> Path:
-    return [write_col(folder / "graphs", graph).parent for graph in GRAPHS][0]
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return write_graphs(tmp_path)
+    return [write_col(tmp_path / "graphs", graph).parent for graph in GRAPHS][0]
 
 
 def run(path: Path, model: Path, **settings) -> dict:
@@ -56,25 +52,16 @@ def run(path: Path, model: Path, **settings) -> dict:
     return json.loads(report.read_text())
 
 
-@pytest.fixture(scope="module")
-def evaluated(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with these graphs, their report and TensorBoard's curves, as of a training."""
-    folder = tmp_path_factory.mktemp("evaluated")
-    (folder / "tensorboard").mkdir()
-    run(write_graphs(folder), tiny_model)
-    return folder
-
-
-@pytest.fixture
-def report(evaluated: Path) -> dict:
-    return json.loads((evaluated / "report.json").read_text())
-
-
 def by_name(report: dict) -> dict[str, dict]:
     return {row["name"]: row for row in report["graphs"]}
 
 
-def test_the_report_holds_a_row_for_every_graph(report: dict):
+def test_the_report_holds_a_row_for_every_graph_and_a_picture_and_tensorboard_gets_both(folder: Path, tiny_model: Path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    curves = folder.parent / "tensorboard"  # as beside a training
+    curves.mkdir()
+    report = run(folder, tiny_model)
     rows = by_name(report)
     assert rows.keys() == {graph.name for graph in GRAPHS}
     assert rows["single"]["colors"] == {"dsatur": 1, "one_call": 1}
@@ -85,6 +72,13 @@ def test_the_report_holds_a_row_for_every_graph(report: dict):
     assert report["summary"]["with_best_known"] == 0 and report["summary"]["chromatic_mae"] is None
     assert len(report["model"]["sha256"]) == 64 and report["model"]["metadata"]["steps"] == "2"
     assert report["settings"]["limit"] == 0 and report["versions"]["onnxruntime"]
+    assert report["picture"]["graph"] == "mycielski"  # the smallest connected one where colors are saved
+    assert report["picture"]["colorings"].keys() == {"dsatur", "one_call"}
+    events = EventAccumulator(str(curves)).Reload()
+    text = events.Tensors("report/text_summary")[-1].tensor_proto.string_val[0].decode()
+    assert "| DSATUR   |      5 |" in text and text.count("\n|--") == 1
+    (image,) = events.Images("report")
+    assert image.width > 1.9 * image.height  # two colorings side by side
 
 
 def test_the_shipped_file_and_the_search_color_properly_and_stop_at_a_clique(folder: Path):
@@ -121,16 +115,6 @@ def test_tabucol_has_the_seconds_of_the_rules_and_again_those_of_a_call(folder: 
     assert report["verdict"].startswith("On 1 graphs with 0.2 s each, this file ") and "search" not in row["colors"]
     assert "shipped" not in row["colors"]  # which is the same
     assert row["clique"] < row["colors"]["tabucol"] <= row["colors"]["dsatur"]
-
-
-def test_beside_a_training_tensorboard_gets_the_table_and_the_pictures(evaluated: Path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(evaluated / "tensorboard")).Reload()
-    text = events.Tensors("report/text_summary")[-1].tensor_proto.string_val[0].decode()
-    assert "| DSATUR   |      5 |" in text and text.count("\n|--") == 1
-    (image,) = events.Images("report")
-    assert image.width > 1.9 * image.height  # two colorings side by side
 
 
 def test_a_page_replaces_only_a_page(folder: Path, tiny_model: Path):
@@ -252,9 +236,7 @@ def test_labels_of_packed_graphs_are_lowered_to_what_a_method_finds(packed_folde
     assert rows["mycielski"]["best_known"] == 9  # as it is published: fewer colors are news
 
 
-def test_the_picture_is_of_the_smallest_connected_graph_where_colors_are_saved(report: dict, folder: Path, tiny_model):
-    assert report["picture"]["graph"] == "mycielski"
-    assert report["picture"]["colorings"].keys() == {"dsatur", "one_call"}
+def test_the_picture_has_the_colorings_of_a_connected_graph_where_colors_are_saved(folder: Path, tiny_model: Path):
     write_col(folder, LARGE)
     report = run(folder, SHIPPED_MODEL, tabucol=True, calls=1)
     drawn = by_name(report)[report["picture"]["graph"]]

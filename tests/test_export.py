@@ -158,10 +158,8 @@ def test_an_export_has_the_weights_of_its_training_says_where_it_comes_from_and_
     exported: Path, trained: Path, tiny_data: Path
 ):
     model, best = Model(exported / MODEL_FILE), checkpoint.load(trained)
-    read, metadata = checkpoint.read_weights(exported / MODEL_FILE), model.metadata
-    assert read.keys() == best["network"].keys() and all(
-        torch.equal(read[name], best["network"][name]) for name in read
-    )
+    read, expected, metadata = checkpoint.read_weights(exported / MODEL_FILE), best["network"], model.metadata
+    assert read.keys() == expected.keys() and all(torch.equal(read[name], expected[name]) for name in read)
     assert np.array_equal(model.rule, read["rule"].numpy()) and np.any(model.crossover.first)
     assert metadata["model_version"] == __version__
     assert metadata["max_colors"] == str(contract.MAX_COLORS) and metadata["steps"] == str(ROUNDS)

@@ -35,9 +35,7 @@ def around(weights: Tensor) -> Program:
     return Program(network).eval()
 
 
-def call(
-    program: Program, edge_index, batch, num_colors=(0,), seed: int = 0, rounds: int = ROUNDS
-) -> dict[str, Tensor]:
+def call(program: Program, edge_index, batch, num_colors=(0,), seed=0, rounds: int = ROUNDS) -> dict[str, Tensor]:
     feeds = golden.feeds(edge_index, batch, num_colors=num_colors, seed=seed, steps=rounds)
     return program(**{name: torch.from_numpy(value) for name, value in feeds.items()})
 
