@@ -168,9 +168,10 @@ def color(task: Islands) -> tuple[list, list[int], list[str], float]:
             return not (self.gpu == 0 and task.problem == "hangs")
 
     def idle(worker: Any) -> Any:
-        while True:
+        while len(messages) < len(task.gpus):
             time.sleep(0.01)
             yield 0
+        yield FOREVER  # ends a search that no GPU goes on with
 
     gpu_islands.ChildSearcher = Failing
     search_gpus.log.warning = lambda text, *arguments: messages.append(text % arguments)  # type: ignore[method-assign]
@@ -235,7 +236,7 @@ if __name__ == "__main__":
     from gnn_training.network.crossover_weights import zero_weights
     from gnn_training.search import gpu_islands, kernels, search_cuda
     from gnn_training.search import gpu_workers as search_gpus
-    from gnn_training.search.engine import Budget, SearchWeights, improvements
+    from gnn_training.search.engine import FOREVER, Budget, SearchWeights, improvements
     from gnn_training.search.gpu_searches import BlockSearcher, Children, ChildSearcher
     from gnn_training.search.search_kernel import search_child
     from gnn_training.training import gpu_games

@@ -57,6 +57,14 @@ def test_the_solution_is_written_beside_the_graph_and_replaces_nothing(hard: Pat
     run(hard, tiny_model, out=hard.with_suffix(".sol"))
 
 
+def test_the_gpus_that_are_named_color_too(hard: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch):
+    given = list[tuple[int, ...]]()
+    monkeypatch.setattr(job, "chosen_gpus", lambda which: {"1,3": (1, 3)}[which])
+    monkeypatch.setattr("gnn_training.search.portfolio.on_gpus", lambda gpus: given.append(gpus) or [])
+    run(hard, tiny_model, gpus="1,3")
+    assert given == [(1, 3)]
+
+
 def test_a_signal_before_a_coloring_is_on_its_way_to_the_file_writes_it_too(
     hard: Path, tiny_model: Path, monkeypatch, capsys
 ):
@@ -92,23 +100,18 @@ def test_a_signal_of_which_numba_makes_an_error_of_its_own_ends_the_search_as_ot
 
 
 def read_colors(path: Path) -> np.ndarray:
-    """The colors of a whole file of any kind that `color` writes for a .col file."""
+    """The colors of a whole .json or .csv file that `color` writes for a .col file."""
     if path.suffix == ".json":
         by_node = json.loads(path.read_text())
-    elif path.suffix == ".csv":
+    else:
         title, *rows = csv.reader(path.read_text().splitlines())
         assert title == ["node", "color"]
         by_node = dict(rows)
-    else:
-        return read_solution(path)
     assert list(by_node) == [str(node) for node in range(1, len(by_node) + 1)]
     return np.array(list(map(int, by_node.values())))
 
 
-@pytest.mark.parametrize(
-    ("number", "name"),
-    [(signal.SIGTERM, "a.sol"), (signal.SIGINT, "a.csv"), (signal.SIGHUP, "a.json"), (signal.SIGKILL, "a.sol")],
-)
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGHUP, "a.json"), (signal.SIGKILL, "a.csv")])
 def test_a_search_of_hours_that_is_stopped_or_killed_leaves_its_best_coloring_and_goes_on_from_it(
     number: signal.Signals, name: str, hard: Path, tiny_model: Path, tmp_path: Path
 ):
@@ -201,7 +204,7 @@ def test_a_disk_that_refuses_a_coloring_is_told_at_once_and_the_search_goes_on(h
 def test_a_signal_ends_the_searches_of_several_graphs_which_write_their_best(hard: Path, tiny_model: Path):
     folder = hard.parent
     shutil.copy(hard, folder / "other.col")
-    start, timer = time.monotonic(), threading.Timer(3, os.kill, (os.getpid(), signal.SIGTERM))
+    start, timer = time.monotonic(), threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM))
     timer.start()
     words = ["-m", str(tiny_model), "-o", str(folder), "--seconds", "300", "--threads", "1"]
     assert main(["color", str(hard), str(folder / "other.col"), *words]) == 143
@@ -284,15 +287,13 @@ def test_the_command_and_python_find_the_same_with_one_thread_and_the_same_seed(
     assert found[0] != found[1]
 
 
-@pytest.mark.parametrize("num_nodes", [10, 1000, 50_000])
 @pytest.mark.parametrize("seconds", [0.05, 1])
-def test_graphs_of_all_sizes_are_colored_in_time(tiny_model: Path, num_nodes: int, seconds: float):
-    edges = np.random.default_rng(0).integers(0, num_nodes, (4 * num_nodes, 2))
-    graph, model = Graph.from_edges(num_nodes, edges, "graph"), Model(tiny_model)
+def test_a_large_graph_is_colored_in_time(model: Model, seconds: float):
+    edges = np.random.default_rng(0).integers(0, 50_000, (200_000, 2))
     start = time.monotonic()
-    colors = gnn_training.color(edges, seconds, model=model, num_nodes=num_nodes)
+    colors = gnn_training.color(edges, seconds, model=model, num_nodes=50_000)
     assert time.monotonic() - start < seconds + 1
-    assert is_proper(graph, colors)
+    assert is_proper(Graph.from_edges(50_000, edges), colors)
 
 
 @pytest.fixture

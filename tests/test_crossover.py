@@ -37,7 +37,7 @@ def test_a_child_has_the_most_valuable_class_of_the_first_parent_and_parts_of_ot
         assert len(set((second if color % 2 else first)[child == color].tolist())) <= 1
 
 
-def trained(seed: int, width: int = 24, layers: int = 2) -> CrossoverNetwork:
+def random_network(seed: int, width: int = 24, layers: int = 2) -> CrossoverNetwork:
     torch.manual_seed(seed)
     network = CrossoverNetwork(width, layers)
     for parameter in network.parameters():
@@ -51,7 +51,7 @@ def trained(seed: int, width: int = 24, layers: int = 2) -> CrossoverNetwork:
 def test_compiled_values_are_those_of_the_network_that_is_trained(width, layers, n, k, density, seed):
     lists = random_graph(n, density, seed).csr()
     colors, ages = random_parents(n, k, seed)
-    network, rng = trained(seed, width, layers), np.random.default_rng(seed)
+    network, rng = random_network(seed, width, layers), np.random.default_rng(seed)
     origin, conflicts = rng.integers(-1, 2, (3, n)).astype(np.int8), rng.integers(0, 9, 3)
     pair = Pair(0, k, colors.astype(np.int16), ages.astype(np.uint16), origin, conflicts)
     data = Batch.from_data_list([as_data(pair, lists)] * 2)
@@ -64,7 +64,7 @@ def test_compiled_values_are_those_of_the_network_that_is_trained(width, layers,
 
 
 def test_weights_of_a_search_go_back_into_the_network():
-    network, other = trained(0, 7, 3), trained(1, 7, 3)
+    network, other = random_network(0, 7, 3), random_network(1, 7, 3)
     other.load_weights(network.weights())
     assert size_of(other.state_dict(), "") == (7, 3)
     for name, weight in network.state_dict().items():
@@ -75,12 +75,12 @@ def test_weights_of_a_search_go_back_into_the_network():
 def test_values_do_not_depend_on_the_order_of_nodes_colors_and_parents(seed: int):
     graph, k = random_graph(30, 0.4, seed), 6
     parents, ages = random_parents(30, k, seed)
-    weights = trained(seed).weights()
+    weights = random_network(seed).weights()
     values = node_values(features_of(*graph.csr(), parents, ages, k), parents, k, weights)
     rng = np.random.default_rng(seed)
     nodes, colors = rng.permutation(30), rng.permutation(k).astype(np.int32)
     other = Graph.from_edges(30, np.argsort(nodes)[graph.edges])
-    parents, ages = colors[parents[::-1][:, nodes]], ages[::-1][:, nodes].copy()
+    parents, ages = (np.ascontiguousarray(each[::-1][:, nodes]) for each in (colors[parents], ages))
     again = node_values(features_of(*other.csr(), parents, ages, k), parents, k, weights)
     np.testing.assert_allclose(again, values[::-1][:, nodes], rtol=1e-3, atol=1e-3)
 

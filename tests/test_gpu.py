@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -79,13 +80,16 @@ def test_results_are_not_overwritten_parts_are_those_there_are_and_end_in_time(t
         gpu.main(Options(tiny_data, tmp_path))
 
 
-def measure(out: Path, end: str) -> None:
+def measure(out: Path, end: Exception | signal.Signals | None) -> None:
 
     def part(options: Options) -> Iterator[dict]:
         """Two of *a*."""
         yield {"a": 1}
         yield {"a": 12345.6}
-        exec(end)
+        if isinstance(end, Exception):
+            raise end
+        if end:
+            signal.raise_signal(end)
 
     PARTS["step"] = part
     gpu.note(out, "step", failed="it was interrupted")
@@ -94,10 +98,14 @@ def measure(out: Path, end: str) -> None:
 
 @pytest.mark.parametrize(
     ("end", "code", "failed"),
-    [("os.kill(os.getpid(), 9)", -9, "it was interrupted"), ("raise UserError('no GPU')", 0, "no GPU"),
-     ("raise ValueError('a mistake')", 0, "ValueError: a mistake"), ("pass", 0, "")],
-)  # fmt: skip
-def test_what_was_measured_before_the_end_is_kept(tmp_path: Path, end: str, code: int, failed: str):
+    [
+        (signal.SIGKILL, -9, "it was interrupted"),
+        (UserError("no GPU"), 0, "no GPU"),
+        (ValueError("a mistake"), 0, "ValueError: a mistake"),
+        (None, 0, ""),
+    ],
+)
+def test_what_was_measured_before_the_end_is_kept(tmp_path: Path, end, code: int, failed: str):
     assert tiny_runs.finish(measure, tmp_path, end) == code
     found, page = json.loads((tmp_path / "gpu.json").read_text()), (tmp_path / "gpu.md").read_text()
     assert found["step"] == {"rows": [{"a": 1}, {"a": 12345.6}], "failed": failed}

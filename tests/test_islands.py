@@ -1,9 +1,7 @@
-"""Islands of crossover on GPUs: in numba's simulator, on a pretended GPU, and what is said where there is none."""
+"""Islands of crossover on GPUs: in numba's simulator, and what is said where there is no GPU."""
 
 import math
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +9,6 @@ import fake_gpus
 import numpy as np
 import pytest
 import torch
-from dimacs import assert_proper, read_solution, write_col
-from fake_cuda import FakeCuda
 from simulated_cuda import Islands, Labels, Playing, properties, simulate
 from small_graphs import check_pairs, random_graph
 
@@ -35,35 +31,40 @@ FEW = 9  # colors that the islands come down to, from 11
 CASES = {
     "two GPUs": Islands(GRAPH, seconds=60, lower=FEW),
     "an error": Islands(GRAPH, seconds=60, lower=FEW, problem="error"),
-    "wrong": Islands(GRAPH, (0,), seconds=5, problem="wrong"),
+    "wrong": Islands(GRAPH, (0,), seconds=60, problem="wrong"),
     "a GPU that hangs": Islands(GRAPH, (0,), seconds=3, problem="hangs"),
-    "until the deadline": Islands(GRAPH, seconds=3),
-    "too large": Islands(GRAPH, (0,), seconds=3, max_shared=1500),
+    "until the deadline": Islands(GRAPH, seconds=2),
+    "too large": Islands(GRAPH, (0,), seconds=60, max_shared=1500),
 }
 
 
 PLAYING = Playing([random_graph(24, 0.5, 0), random_graph(30, 0.3, 1)], [(0, 2), (1, 6), (0, 3)])
 LARGE = random_graph(500, 0.5, 2)
-INSTANCES = map(Instance, (*PLAYING.graphs, LARGE))
-ROWS = [packed.row(each, label(each, 0, 0, 0), [UNNAMED_FAMILY]) for each in INSTANCES]
 
 
 @pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the simulator finds for every case, and for the games."""
-    labels = Labels([dict(row) for row in ROWS], max_shared=14_000)
+def labelled() -> list[dict]:
+    """Rows of graphs with the labels of a short search."""
+    instances = map(Instance, (*PLAYING.graphs, LARGE))
+    return [packed.row(each, label(each, 0, 0, 0), [UNNAMED_FAMILY]) for each in instances]
+
+
+@pytest.fixture(scope="module")
+def simulated(labelled: list[dict], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the simulator finds for every case, for the games and for the labels."""
+    labels = Labels(labelled, max_shared=14_000)
     return simulate(tmp_path_factory.mktemp("islands"), {**CASES, "playing": PLAYING, "labels": labels})
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_labels_get_fewer_colors_on_gpus_and_graphs_that_are_too_large_are_named(simulated: dict[str, Any]):
+def test_labels_get_fewer_colors_on_gpus_and_graphs_that_are_too_large_are_named(labelled: list[dict], simulated):
     rows, too_large = simulated["labels"]
-    assert too_large == [2] and rows[2]["num_colors"] == ROWS[2]["num_colors"]
-    for before, row, graph in zip(ROWS, rows, [*PLAYING.graphs, LARGE], strict=True):
+    assert too_large == [2] and rows[2]["num_colors"] == labelled[2]["num_colors"]
+    for before, row, graph in zip(labelled, rows, [*PLAYING.graphs, LARGE], strict=True):
         assert is_proper(graph, row["coloring"]) and row["coloring"].max() + 1 == row["num_colors"]
         assert row.keys() == before.keys() and row["optimal"] == (row["num_colors"] == row["lower_bound"])
-    assert sum(int(row["num_colors"]) for row in rows[:2]) < sum(int(row["num_colors"]) for row in ROWS[:2])
+    assert sum(int(row["num_colors"]) for row in rows[:2]) < sum(int(row["num_colors"]) for row in labelled[:2])
 
 
 @pytest.mark.slow
@@ -83,7 +84,6 @@ def test_islands_color_on_gpus_that_work_and_end_without_those_that_do_not(name:
     assert all(is_proper(GRAPH, coloring.colors) for coloring in colorings)
     assert numbers == sorted(set(numbers), reverse=True)
     assert {coloring.method for coloring in colorings} <= {f"crossover search on GPU {gpu}" for gpu in (0, 1)}
-    assert seconds < CASES[name].seconds + 5
     expected = {
         "an error": "GPU 0 colors no more, the cores go on: cuda error: an illegal memory access was encountered",
         "wrong": "GPU 0 colors no more, the cores go on: it returns a coloring with [1-9].* conflicts and counts 0",
@@ -92,47 +92,10 @@ def test_islands_color_on_gpus_that_work_and_end_without_those_that_do_not(name:
     assert len(warnings) == (name in expected) and all(re.fullmatch(expected[name], each) for each in warnings)
     if name in ("two GPUs", "an error"):
         assert numbers[-1] == FEW and all(count >= 3 for count in launches)
-    if name in ("a GPU that hangs", "until the deadline"):
-        assert seconds >= CASES[name].seconds
+    late = seconds - CASES[name].seconds
+    assert 0 <= late < 5 if name in ("a GPU that hangs", "until the deadline") else late < 0
     if name == "a GPU that hangs":
         assert launches == [GROUPS] and not colorings
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_color_takes_two_gpus_and_believes_no_wrong_coloring(gpus: FakeCuda):
-    """The pretended GPUs return zeros: one color for all nodes, and no conflict."""
-    graph = write_col(gpus.folder, random_graph(120, 0.5, 3), "hard")
-    command = [sys.executable, "-m", "gnn_training", "color", str(graph), "--gpus", "all", "--seconds", "200"]
-    said, wrong = "", "colors no more, the cores go on: it returns a coloring with 3558 conflicts"
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    with subprocess.Popen(command, env=gpus.environment(2), **pipes) as process:
-        for line in process.stdout:
-            said += line
-            if wrong in line and said.count(wrong) == 2:
-                process.terminate()
-    assert process.returncode == 0, said
-    assert "interrupted" in said and [said.count(f"GPU {gpu} {wrong}") for gpu in (0, 1)] == [1, 1]
-    assert_proper(graph, read_solution(graph.with_suffix(".sol")))
-    [log] = gpus.logs()
-    assert all(re.search(rf"device {gpu} launches [1-9]", log) for gpu in (0, 1)) and "problem" not in log
-
-
-@pytest.mark.slow
-def test_pairs_are_crossed_on_a_gpu(gpus: FakeCuda):
-    said = gpus.run("-c", """if True:
-        import torch
-        from gnn_training.contract import SHIPPED_MODEL
-        from gnn_training.graph import Graph
-        from gnn_training.onnx_program.session import Model
-        from gnn_training.search.gpu_crossover import BatchedCrossover
-        from gnn_training.search.gpu_searches import ChildSearcher
-        graph, device = Graph.from_edges(4, [(0, 1), (1, 2), (2, 3)]).csr(), torch.device("cuda", 0)
-        crossing = BatchedCrossover(ChildSearcher([graph], device), [graph], Model(SHIPPED_MODEL, 1).trained.crossover)
-        zeros, colors = torch.zeros(5, dtype=int, device=device), torch.zeros(5, 2, 4, dtype=int, device=device)
-        print(crossing(zeros, zeros + 3, colors, colors, colors[..., 0] == 0).shape)
-    """)  # fmt: skip
-    assert said.strip() == "torch.Size([2, 5, 4])"
 
 
 @pytest.mark.parametrize(
@@ -172,7 +135,7 @@ def test_an_island_whose_parents_are_alike_meets_another_that_is_far_and_else_be
 KINDS = ((60, 0.5, 8), (90, 0.1, 3), (50, 0.9, 17))  # nodes, density and k
 
 
-@pytest.mark.parametrize("kinds", [KINDS[:1], KINDS[1:2], KINDS[2:], KINDS])
+@pytest.mark.parametrize("kinds", [KINDS[:1], KINDS])
 def test_many_pairs_of_some_graphs_are_crossed_at_once_as_one_pair_is(kinds: tuple, monkeypatch):
     pytest.importorskip("numba_cuda")
     from gnn_training.search import gpu_crossover

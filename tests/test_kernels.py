@@ -130,7 +130,7 @@ def test_a_search_for_cliques_ends_after_its_work_or_when_it_is_told_to(work: in
 
 def independent_set(graph: Graph, is_left: np.ndarray, moves: int, seed: int) -> np.ndarray:
     """The set (N,) bool that gets a color."""
-    colors, adjacency = np.where(is_left, -1, 0), graph.adjacency()
+    colors, adjacency = np.where(is_left, -1, 0).astype(np.int32), graph.adjacency()
     degree = adjacency[:, is_left].sum(1)
     color_independent_set(*graph.csr(), colors, degree, moves, seeded(seed), NEVER_STOP)
     assert degree.tolist() == adjacency[:, colors < 0].sum(1).tolist()

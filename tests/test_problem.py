@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,29 +64,29 @@ def with_clique(graph: nx.Graph, size: int) -> nx.Graph:
     return graph
 
 
-@pytest.mark.parametrize(
-    ("graph", "chromatic"),
-    [
-        (PETERSEN, 3),
-        (nx.mycielski_graph(6), 6),
-        (nx.cycle_graph(9), 3),
-        (nx.cycle_graph(151), 3),
-        (nx.wheel_graph(302), 4),  # with a rim of 301 nodes
-        (nx.wheel_graph(301), 3),
-        (nx.disjoint_union(nx.mycielski_graph(5), nx.cycle_graph(301)), 5),
-        (nx.disjoint_union_all([nx.mycielski_graph(5)] * 40), 5),
-        (with_clique(nx.random_labeled_tree(2_000, seed=1), 5), 5),
-        (nx.gnm_random_graph(20_000, 24_000, seed=1), 3),
-        (nx.barabasi_albert_graph(5_000, 3, seed=1), 4),  # its 4-core is empty
-        (with_clique(nx.gnp_random_graph(400, 0.05, seed=1), 14), 14),
-    ],
-    ids=str,
-)
-def test_graphs_whose_cliques_or_cores_are_small_are_proven_optimal_at_once(graph: nx.Graph, chromatic: int):
+PROVEN = {  # graphs, and the colors that they need
+    "Petersen": (lambda: PETERSEN, 3),
+    "Mycielski": (lambda: nx.mycielski_graph(6), 6),
+    "ring": (lambda: nx.cycle_graph(9), 3),
+    "large ring": (lambda: nx.cycle_graph(151), 3),
+    "wheel with an odd rim": (lambda: nx.wheel_graph(302), 4),
+    "wheel with an even rim": (lambda: nx.wheel_graph(301), 3),
+    "two parts": (lambda: nx.disjoint_union(nx.mycielski_graph(5), nx.cycle_graph(301)), 5),
+    "forty parts": (lambda: nx.disjoint_union_all([nx.mycielski_graph(5)] * 40), 5),
+    "tree with a clique": (lambda: with_clique(nx.random_labeled_tree(2_000, seed=1), 5), 5),
+    "sparse": (lambda: nx.gnm_random_graph(20_000, 24_000, seed=1), 3),
+    "scale-free": (lambda: nx.barabasi_albert_graph(5_000, 3, seed=1), 4),  # its 4-core is empty
+    "with a clique": (lambda: with_clique(nx.gnp_random_graph(400, 0.05, seed=1), 14), 14),
+}
+
+
+@pytest.mark.parametrize(("make", "chromatic"), PROVEN.values(), ids=PROVEN)
+def test_graphs_whose_cliques_or_cores_are_small_are_proven_optimal_at_once(make: Callable[[], nx.Graph], chromatic):
+    graph, started = make(), time.process_time()
     found = gnn_training.color(graph, seconds=60, threads=1, details=True)
+    assert time.process_time() - started < 5  # measured: 1.7 for Mycielski's, else below 0.3
     assert (found.num_colors, found.lower_bound, found.is_optimal) == (chromatic, chromatic, True)
     assert all(found.colors[u] != found.colors[v] for u, v in graph.edges)
-    assert found.seconds < 5  # measured: below 0.3
 
 
 def test_constraints_hold_for_nodes_outside_the_part_that_is_searched():
@@ -225,11 +225,10 @@ def test_all_nodes_may_be_precolored_and_a_large_graph_may_have_lists_everywhere
 
 def test_equitable_classes_differ_by_one_node_where_that_is_easy_and_constraints_still_hold():
     graph = random_graph(100, 0.05)
-    assert find(graph, 1).imbalance > 1
-    free = find(graph, 1, equitable=True)
-    assert free.imbalance <= 1 and free.num_colors == find(graph, 1).num_colors
+    any_classes, even = find(graph, 0.3), find(graph, 0.3, equitable=True)
+    assert even.imbalance <= 1 < any_classes.imbalance and even.num_colors == any_classes.num_colors
     allowed = {node: [0, 3] for node in range(10)}
-    found = find(graph, 1, equitable=True, allowed=allowed, precolored={20: 2})
+    found = find(graph, 0.3, equitable=True, allowed=allowed, precolored={20: 2})
     assert found.imbalance <= 1 and found.colors[20] == 2 and set(found.colors[:10]) <= {0, 3}
 
 

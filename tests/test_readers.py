@@ -253,7 +253,7 @@ FILES = [
 SEPARATORS = {"\t": [" \t "], ";": ["\t"], ",": ["\t", ";", " , "], " ": [",", "\t", ";", " \t", "   "]}
 
 
-def mirrored(name: str, content: str) -> list[str]:
+def variants(name: str, content: str) -> list[str]:
     """The same table with other separators and ends of lines, and with a byte order mark."""
     others = [content.replace("\n", "\r\n"), content.replace("\n", "\r"), "\ufeff" + content, content.rstrip("\n")]
     is_plain = name.endswith(("txt", "csv", "tsv")) and re.fullmatch(r"[\w.,;\s]*", content) and "p edge" not in content
@@ -268,7 +268,7 @@ def test_a_file_is_read_as_the_graph_that_it_is_or_refused(name: str, content, e
     if edges is None:
         assert said in complaint(name, content if isinstance(content, bytes) else content.encode())
         return
-    for variant in [content, *mirrored(name, content)]:
+    for variant in [content, *variants(name, content)]:
         instance = sources.parse(name, variant.encode())
         names, ends = list(map(str, instance.names)) or list(map(str, range(instance.graph.num_nodes))), instance.graph
         found = {f"{names[u]}-{names[v]}" for u, v in ends.edges.tolist()}
@@ -300,7 +300,7 @@ def test_graphml_has_its_nodes_in_order_without_directions_parallel_edges_and_fo
     assert read.graph.num_nodes == 4 and read.graph.edges.tolist() == [[2, 3]]
 
 
-def peak_bytes(work: Callable[[], object]) -> int:
+def peak_of(work: Callable[[], object]) -> int:
     """The most memory that Python and numpy had in addition."""
     tracemalloc.start()
     try:
@@ -324,7 +324,7 @@ def test_what_would_fill_the_memory_is_refused_before_it_does(tmp_path: Path, mo
             sources.read(tmp_path / "50000000.col.gz")
 
     assert sources.read(tmp_path / "1000000.col.gz").graph.num_nodes == 1
-    assert peak_bytes(read) < 10_000_000
+    assert peak_of(read) < 10_000_000
 
 
 @pytest.mark.parametrize("name", ["a.col", "a.edges"])
@@ -333,7 +333,7 @@ def test_an_edge_takes_less_than_fifty_bytes_while_it_is_read(name: str):
     lines = [b"%s%d %d" % (b"e " * (name == "a.col"), *pair) for pair in ring * 2]
     content = b"\n".join([b"p edge 20000 40000"] * (name == "a.col") + lines)
     nodes = 200 * 20_000 * (name == "a.edges")  # their labels
-    assert peak_bytes(lambda: sources.parse(name, content)) < 50 * 40_000 + nodes
+    assert peak_of(lambda: sources.parse(name, content)) < 50 * 40_000 + nodes
 
 
 def test_folders_are_searched_to_the_bottom_in_the_order_of_names(tmp_path: Path):

@@ -32,8 +32,8 @@ def random_numbers(state: int) -> Iterator[int]:
         yield state >> 33
 
 
-def graph_of(nodes: int, groups: int, percent: int) -> Graph:
-    """A graph from that generator, as in Rust."""
+def same_graph(nodes: int, groups: int, percent: int) -> Graph:
+    """The graph that Rust makes from that generator."""
     edges, random = [], random_numbers(nodes)
     for u in range(nodes):
         for v in range(u):
@@ -55,7 +55,7 @@ def searches(weights: np.ndarray) -> list[dict]:
     """Every case, and what is found in so many rounds: a checksum of the colors, their number, the fewest conflicts."""
     cases = []
     for seed, (nodes, groups, percent, num_colors, lower) in enumerate(CASES):
-        lists, found = graph_of(nodes, groups, percent).csr(), []
+        lists, found = same_graph(nodes, groups, percent).csr(), []
         first = first_fit(*lists, np.arange(nodes))
         for rounds in ROUNDS:
             end = search_graph(lists, SearchTask(first, rounds, seed, lower, num_colors), weights)
@@ -71,7 +71,7 @@ def crossovers() -> list[dict]:
         limits = [k] * nodes + [GENERATION] * nodes
         numbers = [number % limit for number, limit in zip(random_numbers(k), limits * 2, strict=False)]
         parents = [Parent(1, *each) for each in np.array(numbers, np.int32).reshape(2, 2, nodes)]
-        lists, sums = graph_of(nodes, groups, percent).csr(), {}
+        lists, sums = same_graph(nodes, groups, percent).csr(), {}
         for name, weights in (("found", Model().crossover), ("by_size", zero_weights())):
             found = children(lists, parents, k, weights)
             sums[name] = [checksum(np.where(child < 0, k, child)) for child in found]

@@ -62,8 +62,8 @@ def played(graphs: Sequence[Graph], weights: Tensor, rounds: int, **options) -> 
         state = after
 
 
-def by_color(state: State, values: Tensor, i: int, n: int) -> np.ndarray:
-    """Values (N, K) of a graph out of those of all nodes and colors."""
+def table_of(state: State, values: Tensor, i: int, n: int) -> np.ndarray:
+    """Values of the nodes and colors of graph i: (N, K)."""
     return values.view(*state.colors.shape, -1)[i, :n].numpy()
 
 
@@ -96,12 +96,12 @@ def check_round(before: State, after: State, graph: Graph, i: int) -> None:
     is_open, own = before.is_open[i].numpy() > 0, own_conflicts(before, graph, i)
     movers = np.flatnonzero(old != new)
     assert (own[movers] > 0).all() and is_open[new[movers]].all()
-    assert (by_color(before, before.until, i, n)[movers, new[movers]] < t).all()
-    assert (by_color(after, after.until, i, n)[movers, old[movers]] >= t).all()
+    assert (table_of(before, before.until, i, n)[movers, new[movers]] < t).all()
+    assert (table_of(after, after.until, i, n)[movers, old[movers]] >= t).all()
     assert (after.age[i, :n].numpy()[movers] == 1).all()
     assert not graph.adjacency()[np.ix_(movers, movers)].any()  # neighbours do not move together
     one_hot = np.eye(len(is_open))[new]
-    assert np.array_equal(by_color(after, after.counts, i, n), graph.adjacency() @ one_hot)
+    assert np.array_equal(table_of(after, after.counts, i, n), graph.adjacency() @ one_hot)
     closed = np.flatnonzero(is_open != (after.is_open[i].numpy() > 0))
     if own.any():
         assert after.best_conflicts[i] == min(before.best_conflicts[i], own.sum() / 2) and not len(closed)
@@ -116,10 +116,10 @@ def test_an_untrained_network_makes_the_best_moves_that_are_not_tabu():
     graph, num_moves = random_graph(40, 0.4), 0
     for before, after in played([graph], initial_rule(), 150):
         own, colors = own_conflicts(before, graph, 0), before.colors[0, :40].numpy()
-        allowed = by_color(before, before.until, 0, 40) < int(before.round)
+        allowed = table_of(before, before.until, 0, 40) < int(before.round)
         allowed &= before.is_open[0].numpy() > 0
         allowed[np.arange(40), colors] = False
-        change = own[:, None] - by_color(before, before.counts, 0, 40)
+        change = own[:, None] - table_of(before, before.counts, 0, 40)
         gain = np.where(allowed & (own > 0)[:, None], change, -np.inf)
         new = after.colors[0, :40].numpy()
         movers = np.flatnonzero(colors != new)

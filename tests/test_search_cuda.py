@@ -32,7 +32,7 @@ def small(step: int = 1) -> list[Graph]:
     return [draw(1, name, i, 16 + 13 * i % 31).graph for i, name in enumerate(names)][::step]
 
 
-def planted() -> list[Graph]:
+def tiny() -> list[Graph]:
     return [draw(2, name, i, 16).graph for i, name in enumerate(["planted", "er_heavy", "queen"])]
 
 
@@ -71,21 +71,19 @@ def noisy() -> Tensor:
     return with_control(with_margin(MANY_MOVERS), "jitter", 3.0)
 
 
-TWO = random_graph(40, 0.9), random_graph(80, 0.1)
+TWO, WIDE = (random_graph(40, 0.9), random_graph(80, 0.1)), random_graph(700, 0.004)
 CASES = {
     "untrained": lambda: case(small()[::4], UNTRAINED, 20),
     "shipped": lambda: case(small()[1::4], shipped(), 30),
     "many movers": lambda: case(small()[2::4], with_margin(MANY_MOVERS), 15),
     "ties": lambda: case(small()[3::4], with_control(UNTRAINED, "jitter", NO_JITTER), 15),
-    "two rounds": lambda: case(small(4), shipped(), 2),
     "down to a lower bound": lambda: case(small(6), shipped(), 40, lower=5),
-    "more threads than nodes": lambda: case(planted()[:2], shipped(), 6, threads=70),
-    "one thread": lambda: case(planted(), random_weights(1), 20, threads=1),
-    "counts in global memory": lambda: case(small(5), shipped(), 20, max_shared=2400),
-    "some in each memory": lambda: case([*small(4), *TWO], shipped(), 20, max_shared=3700),
+    "more threads than nodes": lambda: case(tiny()[:2], shipped(), 6, threads=70),
+    "one thread": lambda: case(tiny(), random_weights(1), 20, threads=1),
+    "in each memory and on the cores": lambda: case([*small(4), *TWO, WIDE], shipped(), 20, max_shared=15_000),
     "a second call": lambda: case(small(6), shipped(), 20, calls=2),
-    "the first thread is late": lambda: case([*planted(), random_graph(60, 0.5)], noisy(), 15, late=0),
-    "the last thread is late": lambda: case([*planted(), random_graph(60, 0.5)], noisy(), 15, late=3),
+    "the first thread is late": lambda: case([*tiny(), random_graph(60, 0.5)], noisy(), 15, late=0),
+    "the last thread is late": lambda: case([*tiny(), random_graph(60, 0.5)], noisy(), 15, late=3),
     "a large graph": lambda: case([random_graph(1500, 0.004)], with_margin(1.0), 5),
 }
 GENERATIONS = {
@@ -93,11 +91,10 @@ GENERATIONS = {
     "shipped children": lambda: children(small(6), shipped(), 20, 0.3),
     "children without rounds": lambda: children(small(4), shipped(), 0, 0.7),
     "children with all colors": lambda: children(small(6), shipped(), 15, 0.0),
-    "children of one thread": lambda: children(planted(), shipped(), 20, 0.5, threads=1),
-    "children with counts in global memory": lambda: children(small(6), shipped(), 15, 0.5, max_shared=6000),
+    "children of one thread": lambda: children(tiny(), shipped(), 20, 0.5, threads=1),
     "children in each memory": lambda: children([*small(7), *TWO], shipped(), 10, 0.5, max_shared=15_000),
-    "children whose first thread is late": lambda: children([*planted(), TWO[0]], noisy(), 10, 0.5, late=0),
-    "children whose last thread is late": lambda: children([*planted(), TWO[0]], noisy(), 10, 0.5, late=3),
+    "children whose first thread is late": lambda: children([*tiny(), TWO[0]], noisy(), 10, 0.5, late=0),
+    "children whose last thread is late": lambda: children([*tiny(), TWO[0]], noisy(), 10, 0.5, late=3),
 }
 
 
@@ -143,11 +140,20 @@ def test_launches_hold_every_search_once_and_none_gets_more_memory_than_there_is
     assert search_cuda.plan_launches([40_000], [3], 10**9)[1].tolist() == [0]  # integers of 16 bits
 
 
+def test_some_cases_have_searches_in_each_memory_and_on_the_cores():
+    task, generation = CASES["in each memory and on the cores"](), GENERATIONS["children in each memory"]()
+    colors, nodes = [first.max() + 1 for first in task.first], [graph.num_nodes for graph in generation.graphs]
+    launches, too_large = search_cuda.plan_launches(task.num_nodes, colors, task.max_shared)
+    assert [launch.in_shared for launch in launches] == [True, False] and task.num_nodes[too_large].tolist() == [700]
+    launches, too_large = search_cuda.plan_launches(np.array(nodes)[generation.graph], generation.k, 15_000)
+    assert [launch.in_shared for launch in launches] == [True, False] and not len(too_large)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("in_shared", [True, False])
 @pytest.mark.parametrize("of_children", [False, True])
 @pytest.mark.parametrize(
-    "capability", [(8, 0), (10, 0), *(pytest.param(other, marks=pytest.mark.nightly) for other in [(9, 0), (12, 0)])]
+    "capability", [(8, 0), *(pytest.param((number, 0), marks=pytest.mark.nightly) for number in (9, 10, 12))]
 )
 def test_the_kernels_compile_for_gpus_and_spill_few_registers(
     capability: tuple[int, int], in_shared: bool, of_children: bool, monkeypatch: pytest.MonkeyPatch
