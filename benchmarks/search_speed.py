@@ -30,7 +30,7 @@ from gnn_training.search.search_kernel import SearchTask, search_graph
 
 HEADING = "## Measured\n"  # the last section of a page, which is replaced
 DENSITY, BATCH = 0.5, 16
-ROUNDS = 1000  # of a call that is measured
+ROUNDS = 200  # of a call that is measured
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
