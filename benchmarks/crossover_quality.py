@@ -1,13 +1,12 @@
 """Measure the network that says which classes a child of two colorings takes; `coloring-gnn train` trains it.
 
     python -m benchmarks.crossover_quality colors --weights runs/cpu           # that are left after some seconds
-    python -m benchmarks.crossover_quality target --weights runs/cpu           # until `color` has the colors of HEAD
     python -m benchmarks.crossover_quality graphs --out graphs.pkl --seed 1    # where crossover decides, and their k
     python -m benchmarks.crossover_quality measure --graphs graphs.pkl --weights runs/cpu
 
-`colors` compares what is reached in the same time, `target` the time until the same is reached. `graphs` looks for
-graphs and k for which HEAD needs 10 to 100 generations; `measure` counts moves and seconds until they are solved.
-Weights are run folders, checkpoints or exported files.
+`colors` compares what is reached in the same time. `graphs` looks for graphs and k for which HEAD needs 10 to 100
+generations; `measure` counts moves and seconds until they are solved. Weights are run folders, checkpoints or exported
+files.
 """
 
 import math
@@ -16,25 +15,23 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
 import tyro
 
-from benchmarks.families import latin_square
+from benchmarks.families import OpenGraph, latin_square, mean_and_error, open_graph
 from gnn_training.console import markdown_table, print_tables
 from gnn_training.data import applications, families
-from gnn_training.graph import Graph, Instance, NeighbourLists
+from gnn_training.graph import Instance, NeighbourLists
 from gnn_training.graph_objects import as_graph
 from gnn_training.network.crossover_weights import CrossoverWeights, zero_weights
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.search import kernels
 from gnn_training.search.crossover import GENERATION
 from gnn_training.search.engine import Budget, Portfolio, SearchWeights, Worker
-from gnn_training.search.first_colorings import clique_size
 from gnn_training.search.methods import crossover_search
-from gnn_training.search.portfolio import colorings, compile_all
 from gnn_training.settings import SHIPPED
 from gnn_training.training import checkpoint
 
@@ -132,29 +129,29 @@ class Graphs:
         return None
 
 
-def any_graph(rng: np.random.Generator, sizes: tuple[int, int]) -> tuple[Graph, np.ndarray, int]:
-    """A graph of KINDS or of a family that training has, its coloring by DSATUR, and the size of a clique."""
+def any_graph(rng: np.random.Generator, sizes: tuple[int, int]) -> OpenGraph:
+    """An open graph of KINDS or of a family that training has."""
     kinds = [*KINDS.values(), *(family.draw for family in families.FAMILIES.values())]
     while True:
         nodes = round(np.exp(rng.uniform(*np.log(sizes))))
-        graph = kinds[rng.integers(len(kinds))](rng, nodes).graph
-        first, clique = kernels.dsatur(*graph.csr()), clique_size(graph.csr())
-        if first.max() >= clique:
-            return graph, first, clique
+        if graph := open_graph(kinds[rng.integers(len(kinds))](rng, nodes).graph):
+            return graph
 
 
-def colors_after(seconds: float, lists: NeighbourLists, first: np.ndarray, clique: int, *arm: Any) -> int:
-    """Colors that crossover search alone reaches in some seconds of a core. arm: weights and seed."""
-    worker = Watched(lists, first, *arm)
+def colors_after(seconds: float, graph: OpenGraph, weights: CrossoverWeights, seed: int) -> int:
+    """Colors that crossover search alone reaches in some seconds of a core."""
+    worker = Watched(graph.lists, graph.first, weights, seed)
     end, turns = time.process_time() + seconds, crossover_search(worker)
-    while time.process_time() < end and worker.search.num_colors > max(2, clique):
+    while time.process_time() < end and worker.search.num_colors > max(2, graph.clique):
         next(turns)
     return worker.search.num_colors
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Of networks with HEAD, where every node is worth 1."""
+class Colors:
+    """Compare networks with HEAD, where every node is worth 1: colors after the same seconds of a core, of this method
+    alone, on new graphs.
+    """
 
     weights: tuple[Path, ...] = ()
     """Of networks, instead of the one that ships."""
@@ -162,12 +159,6 @@ class Comparison:
     searches: int = 2
     """Of every graph, each with a seed of its own."""
     seed: int = 1
-
-
-@dataclass(frozen=True)
-class Colors(Comparison):
-    """Compare networks with HEAD: colors after the same seconds of a core, of this method alone, on new graphs."""
-
     seconds: float = 3.0
     graphs: int = 100
 
@@ -175,47 +166,11 @@ class Colors(Comparison):
         """Print the mean colors of every network less those of HEAD, with one standard error over graphs."""
         arms, found = arms_of(self.weights), []
         for number in range(self.graphs):
-            graph, first, clique = any_graph(np.random.default_rng([self.seed, number]), self.sizes)
-            start, seeds = (self.seconds, graph.csr(), first, clique), range(self.searches)
-            each = [[colors_after(*start, arm, seed) for seed in seeds] for arm in arms]
+            graph, seeds = any_graph(np.random.default_rng([self.seed, number]), self.sizes), range(self.searches)
+            each = [[colors_after(self.seconds, graph, arm, seed) for seed in seeds] for arm in arms]
             found.append(np.mean(each, 1))
-            saved = np.array(found) - np.array(found)[:, :1]
-            error = saved.std(0) / math.sqrt(len(saved))
-            print(len(found), *(f"{m:+.3f} ± {e:.3f}" for m, e in zip(saved.mean(0), error, strict=True)), flush=True)
-
-
-@dataclass(frozen=True)
-class Target(Comparison):
-    """Compare networks with HEAD in the whole of `color`: seconds of a core until a graph has as few colors as HEAD's
-    crossover alone reaches in `seconds`. A search that has not after `limit` times as many counts as twice that.
-    """
-
-    seconds: float = 10.0
-    limit: float = 3.0
-    graphs: int = 30
-    """Where it takes more than `least` seconds."""
-    least: float = 1.0
-
-    def run(self) -> None:
-        """Print geometric means of the ratios to HEAD, with one standard error over graphs."""
-        arms, found, rng = arms_of(self.weights), list[np.ndarray](), np.random.default_rng(self.seed)
-        compile_all()
-        while len(found) < self.graphs:
-            graph, first, clique = any_graph(rng, self.sizes)
-            target = colors_after(self.seconds, graph.csr(), first, clique, arms[0], 0)
-            seeds = range(self.searches)
-            seconds = np.array([[self.seconds_until(target, graph, arm, seed) for arm in arms] for seed in seeds])
-            if seconds[:, 0].mean() > self.least:
-                found.append(np.log(seconds).mean(0))
-                print(len(found), *ratios_to_head(np.array(found)), flush=True)
-
-    def seconds_until(self, target: int, graph: Graph, weights: CrossoverWeights, seed: int) -> float:
-        """Seconds of a core until `color` has so few colors."""
-        start, most = time.process_time(), self.limit * self.seconds
-        for best in colorings(graph, SearchWeights(None, weights), Budget(time.monotonic() + most, seed=seed)):
-            if best.num_colors <= target:
-                return time.process_time() - start
-        return 2 * most
+            saved = mean_and_error(np.array(found) - np.array(found)[:, :1])
+            print(len(found), *map("{:+.3f} ± {:.3f}".format, *saved), flush=True)
 
 
 @dataclass(frozen=True)
@@ -253,12 +208,11 @@ def cells(found: np.ndarray) -> list[str]:
 
 
 def ratios_to_head(logs: np.ndarray) -> list[str]:
-    """Geometric means of the ratios to HEAD, the first arm, with one standard error over graphs. logs (graphs, arms) or
-    (graphs, arms, measures): logarithms.
+    """Geometric means of the ratios to HEAD, the first arm, with one standard error over graphs. logs (graphs, arms,
+    measures): logarithms.
     """
-    ratios = (logs[:, 1:] - logs[:, :1]).reshape(len(logs), -1)
-    means, errors = np.exp(ratios.mean(0)), ratios.std(0) / math.sqrt(len(logs))
-    return [f"{mean:.2f} ± {mean * error:.2f}" for mean, error in zip(means, errors, strict=True)]
+    means, errors = mean_and_error((logs[:, 1:] - logs[:, :1]).reshape(len(logs), -1))
+    return [f"{mean:.2f} ± {mean * error:.2f}" for mean, error in zip(np.exp(means), errors, strict=True)]
 
 
 def arms_of(paths: tuple[Path, ...]) -> list[CrossoverWeights]:
@@ -270,4 +224,4 @@ def arms_of(paths: tuple[Path, ...]) -> list[CrossoverWeights]:
 if __name__ == "__main__":
     from benchmarks import crossover_quality as this  # files name its classes, not those of __main__
 
-    tyro.cli(this.Colors | this.Target | this.Graphs | this.Measure, description=__doc__).run()
+    tyro.cli(this.Colors | this.Graphs | this.Measure, description=__doc__).run()

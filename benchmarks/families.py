@@ -74,8 +74,8 @@ def open_shop(rng: Generator, n: int) -> Instance:
     return Instance(conflict_graph(np.concatenate([each[:, None] == np.unique(each) for each in kinds], axis=1)))
 
 
-class TestGraph(NamedTuple):
-    """A graph that no training has seen."""
+class OpenGraph(NamedTuple):
+    """A graph whose first coloring has more colors than a clique."""
 
     lists: NeighbourLists
     first: np.ndarray  # (N,) int32, coloring to start with
@@ -85,25 +85,30 @@ class TestGraph(NamedTuple):
 KEPT_OUT = {function.__name__: function for function in (latin_square, code_words, open_shop)}
 
 
-def graphs_of(family: str, options: Options) -> Iterator[TestGraph]:
-    """Fresh graphs of a family whose first coloring has more colors than a clique."""
+def open_graph(graph: Graph) -> OpenGraph | None:
+    """This graph, unless its first coloring needs no search."""
+    lists = graph.csr()
+    first, clique = first_coloring(lists).astype(np.int32), clique_size(lists)
+    return OpenGraph(lists, first, clique) if first.max() >= clique else None
+
+
+def graphs_of(family: str, options: Options) -> Iterator[OpenGraph]:
+    """Fresh open graphs of a family."""
     draw = KEPT_OUT.get(family) or FAMILIES[family].draw
     for index in range(options.graphs):
         rng = np.random.default_rng([options.seed, *family.encode(), index])
-        lists = draw(rng, int(rng.integers(options.sizes[0], options.sizes[1] + 1))).graph.csr()
-        first, clique = first_coloring(lists).astype(np.int32), clique_size(lists)
-        if first.max() + 1 > clique:
-            yield TestGraph(lists, first, clique)
+        if graph := open_graph(draw(rng, int(rng.integers(options.sizes[0], options.sizes[1] + 1))).graph):
+            yield graph
 
 
-def timed_search(graph: TestGraph, weights: np.ndarray, rounds: int, seed: int) -> tuple[int, float]:
+def timed_search(graph: OpenGraph, weights: np.ndarray, rounds: int, seed: int) -> tuple[int, float]:
     """Colors found in so many rounds, and the seconds of this thread."""
     started = time.thread_time()
     found = search_graph(graph.lists, SearchTask(graph.first, rounds, seed, graph.clique), weights)
     return found.num_colors, time.thread_time() - started
 
 
-def savings(graph: TestGraph, weights: np.ndarray, seed: int) -> tuple[int, int]:
+def savings(graph: OpenGraph, weights: np.ndarray, seed: int) -> tuple[int, int]:
     """Colors that these weights save over the untrained rule in as many rounds, and in as many as fit into its
     seconds.
     """
@@ -111,6 +116,11 @@ def savings(graph: TestGraph, weights: np.ndarray, seed: int) -> tuple[int, int]
     colors, taken = timed_search(graph, weights, ROUNDS, seed)
     fitting = min(math.ceil(ROUNDS * allowed / max(taken, 1e-6)), 4 * ROUNDS)
     return before - colors, before - timed_search(graph, weights, fitting, seed)[0]
+
+
+def mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means over graphs, the first dimension, and their standard errors."""
+    return values.mean(0), values.std(0) / math.sqrt(len(values))
 
 
 def main(options: Options) -> None:
@@ -134,9 +144,8 @@ def main(options: Options) -> None:
     columns: dict[str, list[object]] = {"family": list(saved)}
     for i, path in enumerate(options.models):
         for j, kind in enumerate(("rounds", "time")):
-            cells = [(rows[:, i, j].mean(), rows[:, i, j].std() / math.sqrt(len(rows))) for rows in saved.values()]
             title = f"{path.parent.name}/{path.name}, equal {kind}"
-            columns[title] = [f"{mean:.2f} ± {error:.2f}" for mean, error in cells]
+            columns[title] = ["{:.2f} ± {:.2f}".format(*mean_and_error(rows[:, i, j])) for rows in saved.values()]
     print_tables(markdown_table(columns))
 
 

@@ -5,7 +5,6 @@ networkx's strategies and gcol's constructions end by themselves. gcol's local s
 how many fill the seconds. `color` takes the seconds.
 """
 
-import csv
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -64,10 +63,9 @@ def methods(graph: nx.Graph, seconds: float) -> Iterator[tuple[str, Callable[[],
 def main(folder: tyro.conf.Positional[Path], seconds: float = 5.0) -> None:
     """Print a line per graph and method, then the table."""
     compile_all()
+    best_known = suites.best_known()
     gaps: dict[str, list[int]] = {}
     taken: dict[str, list[float]] = {}
-    with open(suites.DIMACS, newline="") as file:
-        best_known = {row["name"]: int(row["best_known"]) for row in csv.DictReader(file)}
     for path in sorted(folder.glob("*.col")):
         source = read(path).graph
         graph = as_networkx(source)

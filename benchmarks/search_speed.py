@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import tyro
+from torch.utils.benchmark import Timer
 
 from gnn_training import files, machine
 from gnn_training.console import as_text, markdown_table
@@ -29,8 +30,7 @@ from gnn_training.search.search_kernel import SearchTask, search_graph
 
 HEADING = "## Measured\n"  # the last section of a page, which is replaced
 DENSITY, BATCH = 0.5, 16
-FIRST_ROUNDS = 100  # of the first measurement of a form; as many more as the time allows follow
-MOST_ROUNDS = 10**9
+ROUNDS = 200  # of a call that is measured
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -49,17 +49,12 @@ class Options:
 def rounds_per_second(run: Callable[[int], object], seconds: float) -> float:
     """Rounds per second of run(rounds): a difference quotient, so what a call does besides them does not count."""
 
-    def timed(rounds: int) -> float:
-        started = time.perf_counter()
-        run(rounds)
-        return time.perf_counter() - started
+    def median(rounds: int) -> float:
+        names, threads = {"run": run, "rounds": rounds}, torch.get_num_threads()
+        timer = Timer("run(rounds)", timer=time.perf_counter, globals=names, num_threads=threads)
+        return timer.blocked_autorange(min_run_time=seconds / 2).median
 
-    timed(1)  # compiles
-    base, rounds = min(timed(1) for _ in range(3)), FIRST_ROUNDS
-    while (taken := timed(rounds + 1) - base) < seconds / 2:
-        rounds = int(rounds * min(50, max(2, 0.8 * seconds / max(taken, 1e-6))))
-        assert rounds < MOST_ROUNDS, "the search ends before its last round: take larger graphs"
-    return rounds / taken
+    return ROUNDS / (median(1 + ROUNDS) - median(1))
 
 
 def forms(num_nodes: int) -> dict[str, Callable[[int], object]]:

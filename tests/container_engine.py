@@ -5,12 +5,12 @@ Their state stays between test sessions in one folder, so that layers and downlo
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
+from checkout import answers, free_port
 from filelock import FileLock
 from tiny_runs import wait_for
 
@@ -59,13 +59,12 @@ class Engine(ExitStack):
         wait_for(self._answers, process, 60)
 
     def _start_registry(self) -> str:
-        with socket.create_server(("127.0.0.1", 0)) as found:
-            place = found.getsockname()
-        address, settings = "{}:{}".format(*place), self.folder / "registry.yml"
+        port, settings = free_port(), self.folder / "registry.yml"
+        address = f"127.0.0.1:{port}"
         storage = "{filesystem: {rootdirectory: registry}}"
         settings.write_text(f"version: 0.1\nstorage: {storage}\nhttp: {{addr: '{address}'}}\n")
         process = self._spawn("docker-registry", "serve", str(settings))
-        wait_for(lambda: socket.socket().connect_ex(place) == 0, process, 60)
+        wait_for(lambda: answers(port), process, 60)
         return address
 
     def _make_base(self) -> None:

@@ -38,7 +38,7 @@ TOKENS = [
 ]  # fmt: skip
 
 
-def random_graph(rng: Random) -> tuple[int, Edges]:
+def random_pairs(rng: Random) -> tuple[int, Edges]:
     """Number of nodes, and pairs of them."""
     num_nodes = rng.randint(1, 9)
     return num_nodes, [(rng.randrange(num_nodes), rng.randrange(num_nodes)) for _ in range(rng.randint(0, 12))]
@@ -99,7 +99,7 @@ def explore(check: Callable[[Any], str | None], make: Callable[[Random], Any], q
         Path(folder, f"{test.replace('::', '.')}.json").write_text(json.dumps(content) + "\n")
 
 
-def refusal(error: UserError) -> str:
+def one_sentence(error: UserError) -> str:
     """Check that an error is one sentence that ends without a line break; return "refused"."""
     text = str(error)
     assert text and "\n" not in text and "Traceback" not in text, text

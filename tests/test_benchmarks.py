@@ -14,14 +14,13 @@ from benchmarks import search_speed
 NUMBER, MEAN = r" *-?[\d,.]+%? *", r" *-?[\d.]+ ± [\d.]+ *"
 SECTION = r"# Page\n\n## Measured\n\n"  # to be replaced
 SMALL = "--sizes 60 80"
-LONG = "crossover_quality"  # half a minute, in four processes
+LONG = "crossover_quality"  # in three processes
 # Arguments, and a pattern of what is printed and of the page. A part of `crossover_quality` reads what others wrote.
 COMMANDS = {
     "families": {"--graphs 1 --sizes 40 60": rf"\| sudoku *\|{MEAN}\|{MEAN}\|\n(.*\n)+\| mean of others *\|{MEAN}\|"},
     "libraries": {"examples --seconds 0.1": r"\| gcol HEA *\|(.*\n)+\| color, 0.1 s *\| *\d"},
     "crossover_quality": {
         f"colors --seconds 0.05 {SMALL} --graphs 1": r"1 \+0.000 ± 0.000 [+-]\d",
-        "target --seconds 0.1 --sizes 150 200 --graphs 1 --least 0 --searches 1": rf"1{MEAN}",
         f"graphs --out graphs.pkl --seed 0 --kinds 'G(n,0.9)' {SMALL} --seconds 0.01": r"G\(n,0.9\): 1 of 1 graphs",
         "measure --graphs graphs.pkl --searches 1": rf"\| all *\| *1 *\| \d.*? *\|{MEAN}\|{MEAN}\|",
     },
@@ -49,20 +48,11 @@ def test_every_benchmark_runs_as_a_command(name: str, tmp_path: Path, monkeypatc
         assert re.search(pattern, run.stdout + page.read_text()), run.stdout
 
 
-@pytest.mark.parametrize(("call", "each"), [(5.0, 0.01), (0.0, 1e-6), (0.1, 2.0)])
-def test_what_a_call_costs_besides_its_rounds_does_not_count(monkeypatch, call: float, each: float):
+def test_what_a_call_costs_besides_its_rounds_does_not_count(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(search_speed.time, "perf_counter", lambda: clock[0])
 
     def run(rounds: int) -> None:
-        clock[0] += call + each * rounds
+        clock[0] += 5 + 0.01 * rounds
 
-    assert search_speed.rounds_per_second(run, seconds=3.0) == pytest.approx(1 / each)
-
-
-def test_compiled_loops_and_tensors_search_the_same_graph_from_the_same_coloring():
-    forms = search_speed.forms(40)
-    for rounds in (1, 30, 60):
-        _, _, conflicts, *_ = forms["compiled, one thread"](rounds)
-        assert forms["tensors"](rounds) == [conflicts] == forms["tensors, 16 graphs"](rounds)[:1]
-    assert len(set(forms["tensors, 16 graphs"](60))) > 1
+    assert search_speed.rounds_per_second(run, seconds=3.0) == pytest.approx(100)

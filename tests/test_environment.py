@@ -11,10 +11,11 @@ import subprocess
 import sys
 import zipfile
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
-from checkout import write_program
+from checkout import PartialCheckout, write_program
 from tiny_runs import ROOT, wait_for
 
 LOCK = "requirements.lock"
@@ -40,41 +41,26 @@ esac
 """
 
 
-class Clone:
-    """A checkout with the real scripts, a program that only prints its arguments, and a PATH of its own."""
+class Clone(PartialCheckout):
+    """The real scripts, a program that only prints its arguments, and a PATH of its own."""
 
     def __init__(self, folder: Path):
-        self.root, self.bin, self.calls = folder / "runs/clone", folder / "bin", folder / "uv.log"
+        super().__init__(folder, *SCRIPTS, "scripts/environment.sh")
         self.env = {"PATH": str(self.bin), "HOME": str(folder)}
-        for path in (*(self.root / name for name in ("scripts", "gnn_training")), self.bin):
-            path.mkdir(parents=True)
-        for name in (*SCRIPTS, "scripts/environment.sh"):
-            shutil.copy(ROOT / name, self.root / name)
         (self.root / LOCK).write_text(f"torch==2.13.0 \\\n{HASH}")
-        (self.root / "gnn_training/__main__.py").write_text(PROGRAM)
+        write_program(self.root / "gnn_training/__main__.py", PROGRAM)
+        self.tool("python3", f'exec {sys.executable} "$@"')
         for tool in TOOLS:
             (self.bin / tool).symlink_to(shutil.which(tool))
-        self.tool("python3", f'exec {sys.executable} "$@"')
         self.uv()
         self.tool("df", "printf 'Filesystem\\n/dev/x 99999 0 99999 0%% /\\n'")  # whatever this machine has free
-
-    def tool(self, name: str, script: str) -> None:
-        """Put a command on the clone's PATH."""
-        write_program(self.bin / name, f"#!{shutil.which('bash')}\n{script}\n")
 
     def uv(self, install: str = "true") -> None:
         """A uv that notes its calls, makes an environment at once and does `install` for `uv pip install`."""
         self.tool("uv", UV.format(calls=self.calls, python=sys.executable, install=install))
 
-    def start(self, *command: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
-        script, *flags = command or ("run.sh",)
-        return subprocess.run(
-            [self.root / script, *flags], env=self.env | env, cwd=cwd, capture_output=True, text=True, timeout=120
-        )
-
-    def installs(self) -> list[str]:
-        """What uv was told to install, in order."""
-        return [line for line in self.calls.read_text().splitlines() if line.startswith("pip install")]
+    def start(self, script: str = "run.sh", *flags: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return super().start(script, *flags, env=self.env | env)
 
 
 @pytest.fixture
@@ -98,7 +84,8 @@ def test_only_the_first_start_and_one_with_a_changed_lock_install_and_show_large
     assert clone.start().stderr == ""
     (clone.root / LOCK).write_text("numpy==2.0\n")
     assert clone.start().stderr == progress
-    assert len(clone.installs()) == 2 and all("--no-deps --require-hashes" in call for call in clone.installs())
+    installs = clone.called("pip install")
+    assert len(installs) == 2 and all("--no-deps --require-hashes" in call for call in installs)
 
 
 def test_after_the_installation_there_are_the_help_and_the_command_of_the_program(clone: Clone):
@@ -115,8 +102,9 @@ def test_after_the_installation_there_are_the_help_and_the_command_of_the_progra
     assert "./test.sh --all" in clone.start("test.sh", "--help").stdout
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
-@pytest.mark.parametrize("command", NAMES)
+@pytest.mark.parametrize(
+    ("script", "command"), [*(("run.sh", name) for name in NAMES), *product(SCRIPTS[1:], ("{name}", "link"))]
+)
 def test_a_script_helps_before_it_installs_and_starts_from_any_folder(clone: Clone, script: str, command: str):
     """Named by its path, by PATH, by bash, which finds it by PATH, too, or by a link to it."""
     program = "import os, sys; print(os.getcwd(), sys.argv[1:][-2:]); sys.exit(143)"
@@ -160,7 +148,7 @@ def test_torch_index_url_brings_torch_from_there_and_the_rest_from_the_lock(clon
     assert clone.start(TORCH_INDEX_URL="https://example.org/cpu").returncode == 0
     contents = (clone.bin.parent / "contents").read_text()
     assert "numpy" in contents and "torch" not in contents.partition("torch==2.13.0")[0]
-    rest, torch = clone.installs()
+    rest, torch = clone.called("pip install")
     assert "--require-hashes" in rest and rest.endswith(f".venv/tmp/{LOCK}")
     assert torch.endswith("--index-url https://example.org/cpu torch==2.13.0")
 
@@ -174,30 +162,30 @@ def test_torch_version_is_taken_instead_of_the_locked_one_with_the_searches_on_g
         clone.calls.unlink(missing_ok=True)
         said = clone.start(TORCH_VERSION="2.11.0").stderr
         assert said.endswith(f"\nInstalling {LOCK}, torch and its libraries without hashes ...\n")
-        calls = [call.partition(f"{clone.root}/.venv/bin/python ")[2] for call in clone.installs()]
+        calls = [call.partition(f"{clone.root}/.venv/bin/python ")[2] for call in clone.called("pip install")]
         assert calls[1:] == ["torch==2.11.0", *numba_cuda]
 
 
 def test_set_up_killed_half_way_is_repaired_by_the_next_start(clone: Clone):
     clone.uv(install="sleep 60")
     first = subprocess.Popen([clone.root / "run.sh"], env=clone.env, start_new_session=True, stderr=subprocess.DEVNULL)
-    wait_for(lambda: clone.calls.exists() and clone.installs())
+    wait_for(lambda: clone.called("pip install"))
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
     clone.uv()
     assert clone.start().returncode == 0
-    assert sum(call.startswith("venv") for call in clone.calls.read_text().splitlines()) == 2
+    assert len(clone.called("venv")) == 2
 
 
 def test_two_first_starts_share_one_set_up(clone: Clone):
     clone.uv(install="sleep 0.5")
     first = subprocess.Popen([clone.root / "run.sh"], env=clone.env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    wait_for(lambda: clone.calls.exists() and clone.installs())
+    wait_for(lambda: clone.called("pip install"))
     second = clone.start()
     first.communicate()
     assert first.returncode == second.returncode == 0
     assert second.stderr.startswith("Waiting for another start")
-    assert len(clone.installs()) == 1
+    assert len(clone.called("pip install")) == 1
 
 
 @pytest.mark.parametrize(

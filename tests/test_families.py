@@ -2,7 +2,6 @@
 proper, within their bounds, as good as TabuCol should be. Graphs of the public benchmarks are as published.
 """
 
-import csv
 import subprocess
 import sys
 from collections import Counter
@@ -199,22 +198,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def best_known(folder: Path) -> dict[str, int]:
-    with open(folder / "best_known.csv") as file:
-        return {row["name"]: int(row["best_known"]) for row in csv.DictReader(file)}
-
-
 def test_all_graphs_have_their_published_sizes(folder: Path):
     found = [read(path) for path in folder.glob("*.col")]
     assert not any(instance.warning for instance in found)  # of another number of edges
     assert {graph.name: (graph.num_nodes, graph.num_edges) for graph in (each.graph for each in found)} == SIZES
-    assert best_known(folder).keys() == SIZES.keys()
+    assert suites.best_known(folder / "best_known.csv").keys() == SIZES.keys()
 
 
 @pytest.mark.parametrize("name", ["myciel4", "queen5_5", "queen6_6", "2-Insertions_3", "1-FullIns_3", "2-FullIns_3"])
 def test_small_graphs_need_as_many_colors_as_stated(folder: Path, name: str):
     network = nx.from_numpy_array(read(folder / f"{name}.col").graph.adjacency())
-    assert gcol.chromatic_number(network) == best_known(folder)[name]
+    assert gcol.chromatic_number(network) == suites.best_known(folder / "best_known.csv")[name]
 
 
 def test_nodes_are_numbered_as_in_the_published_files(folder: Path):

@@ -18,9 +18,9 @@ from random import Random
 import pytest
 import tiny_runs
 from dimacs import json_graph
-from fuzzing import Edges, col, damage, damaged, edge_list, explore, random_graph, refusal
+from fuzzing import Edges, col, damage, damaged, edge_list, explore, one_sentence, random_pairs
 
-from gnn_training.data import formats, packed, sources
+from gnn_training.data import packed, sources
 from gnn_training.data.families import draw as draw_graph
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import UserError
@@ -162,7 +162,7 @@ def check_reader(name: str, content: bytes) -> str:
         instance = sources.parse(name, content)
     except UserError as error:
         assert str(error).startswith(f"{name}: ")
-        return refusal(error)
+        return one_sentence(error)
     graph, second = instance.graph, READERS[name][1]
     if second is read_table and instance.kind == "DIMACS":
         second = read_col
@@ -174,7 +174,7 @@ def check_reader(name: str, content: bytes) -> str:
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_graph_that_is_read_is_the_graph(name: str):
-    explore(partial(check_reader, name), damaged(lambda rng: READERS[name][0](random_graph(rng))))
+    explore(partial(check_reader, name), damaged(lambda rng: READERS[name][0](random_pairs(rng))))
 
 
 def test_a_compressed_file_is_the_graph_or_one_sentence(tmp_path: Path):
@@ -186,12 +186,12 @@ def test_a_compressed_file_is_the_graph_or_one_sentence(tmp_path: Path):
             graph = sources.read(path).graph
         except UserError as error:
             assert str(path) in str(error)
-            return refusal(error)
+            return one_sentence(error)
         unpacked = sources.parse("a.col", gzip.decompress(content)).graph
         assert graph.num_nodes == unpacked.num_nodes and graph.edges.tolist() == unpacked.edges.tolist()
         return "accepted"
 
-    explore(check_gzip, damaged(lambda rng: gzip.compress(col(random_graph(rng)), 1, mtime=0)))
+    explore(check_gzip, damaged(lambda rng: gzip.compress(col(random_pairs(rng)), 1, mtime=0)))
 
 
 KINDS = [tarfile.REGTYPE] * 4 + [kind.encode() for kind in "SLKxgX123567\0VM"]
@@ -205,7 +205,7 @@ def random_archive(rng: Random) -> bytes:
     """A tar archive of members of any kind, whose sizes may lie, perhaps compressed."""
     content = b""
     for number in range(rng.randint(1, 4)):
-        member, inside = tarfile.TarInfo(f"{number}.col"), col(random_graph(rng))
+        member, inside = tarfile.TarInfo(f"{number}.col"), col(random_pairs(rng))
         member.size = len(inside)
         if rng.random() < 0.4:
             member.name, member.type = rng.choice(NAMES), rng.choice(KINDS)
@@ -228,7 +228,7 @@ def test_an_archive_leads_to_graph_files_in_its_folder_or_to_one_sentence(tmp_pa
             found = {each.read_bytes() for each in sources.unpack(path, folder)}
         except UserError as error:
             assert str(path) in str(error)
-            return refusal(error)
+            return one_sentence(error)
         finally:
             assert set(tmp_path.iterdir()) <= outside
             files = [each for each in folder.rglob("*") if not each.is_dir()]
@@ -265,7 +265,7 @@ def test_packed_graphs_can_be_used_or_are_named_as_damaged(name: str, tmp_path: 
             opened.verify()
         except UserError as error:
             assert str(tmp_path) in str(error)
-            return refusal(error)
+            return one_sentence(error)
         assert changed == content or name == packed.MANIFEST_FILE
         for i in range(len(opened)):
             assert opened.graph(i).num_nodes == len(packed.ragged_row(opened.tensors, "coloring", i))
@@ -274,9 +274,3 @@ def test_packed_graphs_can_be_used_or_are_named_as_damaged(name: str, tmp_path: 
 
     damages = [damage, lying_header] if name == packed.GRAPHS_FILE else [damage]
     explore(check_file, lambda rng: rng.choice(damages)(content, rng))
-
-
-def test_readers_have_the_limits_that_the_documentation_names():
-    limits = {name: f"{form.limit // 10**6} MB" for name, form in formats.FORMATS.items()}
-    text = (tiny_runs.ROOT / "docs" / "DATA.md").read_text()
-    assert all(limit in text for limit in limits.values())

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from checkout import write_program
+from checkout import PartialCheckout
 from tiny_runs import ROOT, git
 
 PUSHED, OTHER = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
@@ -23,15 +23,12 @@ BEHAVIOUR = {
 }
 
 
-class Checkout:
+class Checkout(PartialCheckout):
     """A committed checkout and a docker that notes how it was called and does what the test tells it."""
 
     def __init__(self, folder: Path):
-        self.root, self.calls = folder / "checkout", folder / "docker.log"
-        self._client = folder / "docker"
-        for name in ("build_and_push.sh", "scripts/environment.sh", "gnn_training/__init__.py"):
-            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, self.root / name)
+        super().__init__(folder, "build_and_push.sh", "scripts/environment.sh")
+        (self.root / "gnn_training").mkdir()
         (self.root / "gnn_training/__init__.py").write_text('__version__ = "1.0"\n')
         (self.root / ".gitignore").write_text("/image.json\n")
         for arguments in (["init"], ["add", "--all"], ["commit", "-m", "x"]):
@@ -41,15 +38,9 @@ class Checkout:
         """Run build_and_push.sh; behaviour: shell commands, by docker command with _ for the blank."""
         commands = BEHAVIOUR | {name.replace("_", " "): script for name, script in behaviour.items()}
         cases = [f'"{name} "*) {script} ;;' for name, script in sorted(commands.items(), reverse=True)]
-        script = f'#!/bin/bash\necho "$*" >>{self.calls}\ncase "$* " in\n' + "\n".join(cases) + "\nesac\n"
-        write_program(self._client, script)
-        command, env = ["./build_and_push.sh", *flags], os.environ | {"DOCKER": str(self._client)} | (env or {})
-        return subprocess.run(command, cwd=self.root, env=env, capture_output=True, text=True, timeout=60)
-
-    def called(self, command: str) -> list[str]:
-        """How docker was called for one of its commands."""
-        lines = self.calls.read_text().splitlines() if self.calls.exists() else []
-        return [line for line in lines if line.startswith(f"{command} ")]
+        self.tool("docker", "\n".join([f'echo "$*" >>{self.calls}', 'case "$* " in', *cases, "esac"]))
+        env = os.environ | {"DOCKER": str(self.bin / "docker")} | (env or {})
+        return super().start("build_and_push.sh", *flags, env=env, cwd=self.root)
 
     def report(self) -> dict:
         return json.loads((self.root / "image.json").read_text())
@@ -114,7 +105,7 @@ def test_changed_files_are_refused_or_marked(checkout: Checkout):
 def test_the_script_builds_its_own_checkout_however_it_is_named(checkout: Checkout, tmp_path: Path, command):
     (tmp_path / "link").symlink_to(checkout.root / "build_and_push.sh")
     checkout.start()  # refused, but then there is a docker
-    env = os.environ | {"PATH": f"{checkout.root}:{os.environ['PATH']}", "DOCKER": str(tmp_path / "docker")}
+    env = os.environ | {"PATH": f"{checkout.root}:{os.environ['PATH']}", "DOCKER": str(checkout.bin / "docker")}
     for flags, words in ((("--help",), "build_and_push.sh IMAGE [--tag T]"), (("host/gnn",), "Done: host/gnn")):
         done = subprocess.run([*command, *flags], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0 and words in done.stdout + done.stderr, done

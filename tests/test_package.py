@@ -3,14 +3,13 @@
 import hashlib
 import json
 import re
-import subprocess
-import sys
 import tomllib
 from dataclasses import fields
 
 import numpy as np
 import pytest
 import yaml
+from checkout import python
 from tiny_runs import ROOT
 
 from gnn_training import __version__, contract
@@ -64,7 +63,7 @@ assert len(set(gnn_training.color(numpy.array([[0, 1], [1, 2]])).tolist())) == 2
 
 def test_base_installation_colors_and_predicts_and_its_modules_need_no_package_of_the_extra():
     names = [re.match(r"[\w-]+", entry)[0].replace("-", "_") for entry in PROJECT["optional-dependencies"]["train"]]
-    subprocess.run([sys.executable, "-c", WITHOUT_EXTRA, " ".join(names), BASE], cwd=ROOT, check=True)
+    python(WITHOUT_EXTRA, " ".join(names), BASE)
 
 
 # Of files that users keep: what makes those of another version unreadable.

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from dimacs import queens, write_col
 from matplotlib.image import imread
+from tiny_runs import metrics, status
 
 from gnn_training.__main__ import COMMANDS, parse
 from gnn_training.jobs.evaluate import evaluate
@@ -35,12 +36,11 @@ def report(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path, compiled:
 @pytest.fixture
 def training(trained: Path) -> tuple[dict, dict, list[dict]]:
     """Manifest, settings and records of a training."""
-    status, config = (json.loads((trained / name).read_text()) for name in ("status.json", "config.json"))
     manifest = {
-        "training": status, "seconds": {"data": 12.0, "train": 300.0}, "hours": 0.0867, "price_per_hour": 30.0,
+        "training": status(trained), "seconds": {"data": 12.0, "train": 300.0}, "hours": 0.0867, "price_per_hour": 30.0,
         "cost": 2.6, "version": "1.2.3", "git_revision": "c0ffee",
     }  # fmt: skip
-    return manifest, config, [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    return manifest, json.loads((trained / "config.json").read_text()), metrics(trained)
 
 
 def rows(text: str) -> dict[str, list[str]]:
@@ -108,8 +108,7 @@ def test_names_of_files_and_graphs_are_no_markup(report: dict):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [360, 1280])
-@pytest.mark.parametrize("scheme", ["dark", "light"])
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1280, "light")])
 def test_chromium_shows_the_page_narrow_and_wide_dark_and_light(report, training, tmp_path, chromium, width, scheme):
     file, errors = tmp_path / "report.html", []
     file.write_text(render(report, *training))

@@ -8,7 +8,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from functools import partial
+from collections.abc import Iterable
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,17 @@ HOSTS = {"github.com", "keepachangelog.com", "semver.org", "api.runpod.io", "doc
 WITHOUT_VALUE = ("import", "evaluate", "color", "push")  # a page may name these commands without what they need
 
 
+@cache
 def text(page: str) -> str:
     return (ROOT / page).read_text(encoding="utf-8")
+
+
+@cache
+def program_text() -> str:
+    """The program without comments and without breaks in strings."""
+    sources = [*(ROOT / "gnn_training").rglob("*.py"), *(ROOT / "scripts").glob("*.sh"), *ROOT.glob("*.sh")]
+    joined = re.sub(r"(^|\s)#.*", "", "\n".join(path.read_text() for path in sources), flags=re.MULTILINE)
+    return re.sub(r'"\s*\\?\n\s*f?"', "", joined)
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
@@ -104,12 +114,9 @@ def test_pages_name_no_other_host_and_no_path_of_a_machine(page: str):
 @pytest.mark.parametrize("page", NOW)
 def test_messages_that_a_page_explains_are_in_the_program(page: str):
     """Rows of tables whose first column is called message."""
-    sources = [*(ROOT / "gnn_training").rglob("*.py"), *(ROOT / "scripts").glob("*.sh"), *ROOT.glob("*.sh")]
-    code = re.sub(r"(^|\s)#.*", "", "\n".join(path.read_text() for path in sources), flags=re.MULTILINE)
-    code = re.sub(r'"\s*\\?\n\s*f?"', "", code)
     tables = re.findall(r"^\| message \|.*\n\|[-|]+\n((?:\|.*\n)*)", text(page), re.MULTILINE)
     messages = re.findall(r"^\| `([^`]+)`", "".join(tables), re.MULTILINE)
-    assert [message for message in messages if message not in code] == []
+    assert [message for message in messages if message not in program_text()] == []
 
 
 @pytest.mark.parametrize(
@@ -118,11 +125,11 @@ def test_messages_that_a_page_explains_are_in_the_program(page: str):
         ("docs/TRAINING.md", COMMANDS),
         ("docs/ONNX.md", (*contract.INPUTS, *contract.OPTIONAL_INPUTS, *contract.OUTPUTS, *contract.GRAPH_TYPES)),
         ("docs/DATA.md", (*FAMILIES, *RECIPES, *FORMATS, *PER_GRAPH, *RAGGED, *(name for name, _ in RAGGED.values()))),
+        ("docs/DATA.md", {f"{form.limit // 10**6} MB" for form in FORMATS.values()}),  # limits of readers
     ],
 )
-def test_page_names_everything_there_is(page: str, names: tuple[str, ...]):
-    words = set(re.findall(r"[\w.-]+", text(page)))
-    assert [name for name in names if name not in words] == []
+def test_page_names_everything_there_is(page: str, names: Iterable[str]):
+    assert [name for name in names if not re.search(rf"(?<![\w.-]){re.escape(name)}(?!\.?[\w-])", text(page))] == []
 
 
 def test_the_table_of_presets_has_their_values():
@@ -154,15 +161,14 @@ def test_readme_is_short():
     assert text("README.md").count("\n") <= 150
 
 
-# What a reader brings along: commands before those of the page. $MADE: what a job of ./run.sh leaves in a clone.
+# What a reader brings along: commands before those of the page. $MADE: what a job of ./run.sh makes.
 GIVEN = {
     "README.md": "mkdir my_graphs && cp examples/*.col my_graphs",
     "docs/COLOR.md": "pip install uv",
     "docs/DATA.md": "mkdir my_graphs && cp examples/*.col my_graphs && echo '1 2' | tee a.edgelist b.edgelist && "
     "tar -czf more_graphs.tar.gz a.edgelist",
     "docs/PODS.md": "export RUNPOD_API_KEY=key && cp $MADE/models/trained_model.tar.gz .",
-    "docs/TRAINING.md": "mkdir my_graphs && cp examples/*.col my_graphs && cp examples/queen8_8.col graph.col && "
-    "coloring-gnn generate --recipe smoke --graphs 8 --out training_data/cpu-0",  # as ./run.sh does
+    "docs/TRAINING.md": "mkdir my_graphs && cp examples/*.col my_graphs && cp examples/queen8_8.col graph.col",
 }
 CARGO_TEST = "cargo test --manifest-path clients/rust/Cargo.toml"
 # Of commands that take long: the beginnings and what the test adds, whole commands and parts and what it runs instead.
@@ -172,15 +178,16 @@ ADDED = {
     "coloring-gnn color graph.col -o": "--seconds 0.1",
     "coloring-gnn evaluate my_graphs": "--seconds 0.1",
     "coloring-gnn evaluate FOLDER --suite": "--seconds 0.1",
-    "coloring-gnn evaluate --suite": "--limit 1",
+    "coloring-gnn evaluate --suite": "--limit 1 --seconds 0.1",
     "coloring-gnn push": "--dry-run",
     "coloring-gnn generate": "--recipe smoke --graphs 8",
+    "coloring-gnn generate --recipe full": "--dry-run",
+    "python3 -m venv try && try/bin/pip install onnxruntime": "--no-deps",
     "coloring-gnn train --data training_data/cpu-0 --seed 2": "--steps 1 --warmup-steps 0 --rounds 10 "
     "--validation-rounds 10 --self-play 0 --ranks 1",
     "tensorboard": "--inspect",
     "pip install '.[hub]'": "--no-deps --dry-run",
     "pip install wandb": "--dry-run",
-    "python -m benchmarks.libraries": "--seconds 0.2",
     "cargo run --manifest-path clients/rust/Cargo.toml --release --no-default-features": "--seconds 1",
     "uvx": "--help",  # the test of README.md colors after an installation
     **dict.fromkeys(  # the second seed, and tests of the image and of the loggers, train
@@ -192,9 +199,9 @@ REPLACED = {
     "./run.sh": "./run.sh --dry-run && cp -r $MADE/. .",
     "npm ci --prefix clients/web": "ln -s $MODULES clients/web/node_modules",
     "coloring-gnn serve": "timeout --foreground --signal INT --preserve-status 5 coloring-gnn serve --port 0",
-    CARGO_TEST: f"{CARGO_TEST} --lib",  # tests/test_rust.py starts all its tests
+    CARGO_TEST: f"{CARGO_TEST} --lib -- --list",  # tests/test_rust.py runs its tests
 }
-PARTS = {"FOLDER": "examples", " --release": "", f"{CARGO_TEST} --tests": f"{CARGO_TEST} --test model"}
+PARTS = {"FOLDER": "examples", " --release": "", "onnx 20 ": "onnx 2 ", " --tests": " --test model"}
 # The beginnings of commands that no test runs, and why.
 NOT_RUN = {
     "./test.sh": "starts this test",
@@ -202,6 +209,8 @@ NOT_RUN = {
     "cc ": "needs a header; the test of the program in C looks for it",
     "docker run": "needs a GPU and the image",
     "python -m benchmarks.gpu": "needs a GPU; tests/test_gpu.py has a pretended one",
+    "python -m benchmarks.libraries": "tests/test_benchmarks.py runs every benchmark",
+    "coloring-gnn evaluate FOLDER --limit": "tests/test_evaluate.py has --tabucol on a folder",
     "torchrun": "needs two machines; tests/test_ranks.py trains under a torchrun on one",
     "docker login": "needs an account of a registry",
     "./build_and_push.sh": "needs a container engine; tests/test_image.py has one, and a registry on loopback",
@@ -225,7 +234,7 @@ def script(page: str) -> list[str]:
             found.append(PROGRAMS[language].format(code))
         elif language == "sh":
             found += [in_short(line) for line in lines(code) if not line.startswith(tuple(NOT_RUN))]
-    return found
+    return list(dict.fromkeys(found))  # each once
 
 
 def in_short(line: str) -> str:
@@ -261,17 +270,20 @@ def clone(tmp_path: Path, compiled: None) -> Path:
 @pytest.mark.parametrize("page", RUN_PAGES)
 def test_commands_of_a_page_work_one_after_the_other(page: str, clone: Path, tmp_path: Path, request):
     program = "\n".join(["set -euo pipefail", *(f"echo {shlex.quote(f'$ {line}')}\n{line}" for line in script(page))])
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"GNN_VENV": sys.prefix}
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    variables |= {"GNN_VENV": sys.prefix, "PIP_NO_COMPILE": "1"}
     if "$MADE" in program:
         variables["MADE"] = str(tmp_path / "made")
         shutil.copytree(request.getfixturevalue("archive").parent, tmp_path / "made/models")
         shutil.copytree(request.getfixturevalue("trained"), tmp_path / "made/runs/cpu")
+        shutil.copytree(request.getfixturevalue("tiny_data"), tmp_path / "made/training_data/cpu-0")
     if "$MODULES" in program:
         variables["MODULES"] = str(request.getfixturevalue("modules"))
     if "cargo " in program:
         if reason := why_no_crate():
             pytest.skip(reason)
-        variables["CARGO_TARGET_DIR"] = str(ROOT / "clients/rust/target")
+        # In this checkout, not in the clone: there is what tests/test_rust.py builds.
+        write_program(tmp_path / "bin/cargo", f'#!/bin/sh\ncd {ROOT} && exec {shutil.which("cargo")} "$@"\n')
     python = f"PYTHONPATH={clone} exec {sys.executable}"  # of the clone; tests/test_runpod.py sees what curl is given
     for name, line in (("python", python), ("coloring-gnn", f"{python} -P -m gnn_training"), ("curl", "cat; echo")):
         write_program(tmp_path / "bin" / name, f'#!/bin/sh\n{line} "$@"\n')

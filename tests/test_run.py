@@ -5,19 +5,20 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
+from checkout import answers, free_port
 from dimacs import write_col
 from small_graphs import random_graph
 from tiny_runs import ROOT, assert_end, marked, status, wait_for
 
 import gnn_training.jobs.run as job
 from gnn_training import __version__, machine
+from gnn_training.__main__ import main
 from gnn_training.data.location import locate
 from gnn_training.errors import UserError
 from gnn_training.jobs.run import Step, StepRecord
@@ -201,7 +202,7 @@ def test_gpus_are_selected_once_and_not_again_by_the_steps(here: Path):
     assert [(each.gpus, getattr(each, "tensorboard", 0)) for each in settings] == [(None, 0), (None, 0)]
 
 
-def test_dry_run_prints_commands_that_do_the_work_when_pasted(here: Path, capsys):
+def test_dry_run_prints_commands_that_work_when_pasted(here: Path, capsys):
     job.dry_run(smoke().model_copy(update={"ranks": 2}))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"export PYTHONPATH={ROOT}"
@@ -209,10 +210,9 @@ def test_dry_run_prints_commands_that_do_the_work_when_pasted(here: Path, capsys
     commands = [shlex.split(line)[1:] for line in lines if line.startswith(sys.executable)]
     assert [command[2] for command in commands] == [step.command for step in plan(smoke())]
     assert not any("--dry-run" in command for command in commands)
-    generate = shlex.join([sys.executable, *commands[0], "--graphs", "8"])
-    done = subprocess.run(["bash", "-c", f"{lines[0]}\n{generate}"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert (here / "training_data/smoke-0/manifest.json").exists()
+    generate = shlex.join([sys.executable, *commands[0], "--dry-run"])
+    done = subprocess.run(["env", "-i", "bash", "-c", f"{lines[0]}\n{generate}"], capture_output=True, text=True)
+    assert done.returncode == 0 and json.loads(done.stdout)["out"] == "training_data/smoke-0", done
 
 
 def test_job_under_torchrun_is_refused_before_anything_is_done(here: Path, monkeypatch):
@@ -235,18 +235,14 @@ def start(*flags: str, **options) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=untraced | {"OMP_NUM_THREADS": "1"}, text=True, **options)
 
 
-def test_step_that_fails_ends_the_job_with_its_exit_code_and_its_own_words(here: Path):
-    done = start("--data", "nowhere" * 40, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # longer than names may be
-    out, err = done.communicate(timeout=100)
-    assert done.returncode == 2
-    assert re.fullmatch(r"coloring-gnn: .*nowhere.*\n", err)
-    assert re.match(r"\S+ graphs: nowhere.* \(to import\)\n", out)
-    assert re.search("1/7 data: failed with exit code 2 after .*; the same command continues here", out)
-
-
-def answers(host: str, port: int) -> bool:
-    with socket.socket() as connection:
-        return connection.connect_ex((host, port)) == 0
+def test_step_that_fails_ends_the_job_with_its_exit_code_and_its_own_words(here: Path, caplog, capfd):
+    caplog.set_level("INFO")
+    with pytest.raises(SystemExit, match="^2$"):
+        job.run(smoke().model_copy(update={"data": Path("nowhere" * 40)}))  # longer than names may be
+    assert re.fullmatch(r"coloring-gnn: .*nowhere.*\n", capfd.readouterr().err)
+    first, *_, last = caplog.messages
+    assert re.fullmatch(r"graphs: nowhere.* \(to import\)", first)
+    assert re.fullmatch("1/7 data: failed with exit code 2 after .*; the same command continues here", last)
 
 
 @pytest.mark.slow
@@ -255,14 +251,13 @@ def answers(host: str, port: int) -> bool:
 )
 def test_no_process_outlives_a_job_that_is_stopped_or_loses_a_rank(here: Path, tiny_data, monkeypatch, number, code):
     monkeypatch.setenv("MARK", str(here))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with open("said", "w") as said:
         flags = ["--data", str(tiny_data), "--ranks", "2", "--steps", "100000", "--tensorboard", str(port)]
         process = start(*flags, stdout=said, stderr=said)
     # Only this machine reaches TensorBoard: 127.0.0.2 is this machine, too, but not the address it listens on.
-    wait_for(lambda: "step 10/" in Path("said").read_text() and answers("127.0.0.1", port), process)
-    assert not answers("127.0.0.2", port)
+    wait_for(lambda: "step 10/" in Path("said").read_text() and answers(port), process)
+    assert not answers(port, "127.0.0.2")
     running = [pid for pid in marked(f"MARK={here}") if pid != os.getpid()]
     ranks = [pid for pid, line in marked(f"MARK={here}").items() if "spawn_main" in line]
     assert len(ranks) == 2
@@ -278,7 +273,7 @@ def test_no_process_outlives_a_job_that_is_stopped_or_loses_a_rank(here: Path, t
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_whole_job_makes_a_model_and_then_has_nothing_left_to_do(here: Path):
+def test_whole_job_makes_a_model_and_then_has_nothing_left_to_do(here: Path, capsys):
     for seed in range(8):  # of which three are for validation
         write_col(here / "mine", random_graph(36 + seed, 0.5, seed), str(seed))
     flags = ["--data", "mine", "--games", "1", "--steps", "6", "--warmup-steps", "1", "--evaluate-every", "6"]
@@ -297,7 +292,5 @@ def test_whole_job_makes_a_model_and_then_has_nothing_left_to_do(here: Path):
     assert re.search(r" fetch models/trained_model.tar.gz \([\d.]+ MB\): it has the model", fetch), fetch
     assert "What was trained" in Path("runs/smoke/report.html").read_text()
     assert json.loads(Path("runs/smoke/report.json").read_text())["summary"]["graphs"] == 3
-    second = start(*flags, stdout=subprocess.PIPE)
-    out = second.communicate()[0]
-    assert second.returncode == 0
-    assert out.count("already done") == 1
+    assert main(["run", "--preset", "smoke", *flags]) == 0
+    assert capsys.readouterr().out.count("already done") == 1

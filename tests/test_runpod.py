@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import re
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from pathlib import Path
 import debian
 import hub_server
 import pytest
-from checkout import check_schema, write_program
+from checkout import check_schema, free_port, write_program
 from tiny_runs import ROOT
 
 from gnn_training import runpod as job
@@ -58,7 +57,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
 
         def start(*codes: int | None, location: str = "") -> Server:
             if None in codes:
-                monkeypatch.setattr(job, "ANSWER_SECONDS", 0.4)
+                monkeypatch.setattr(job, "ANSWER_SECONDS", 0.4 if any(codes) else 0.1)
             return stack.enter_context(hub_server.running(Server(*codes, location=location)))
 
         yield start
@@ -103,7 +102,8 @@ def test_commands_of_the_page_are_requests_of_version_2_of_the_api_and_rent_the_
     assert pod[3] == file | {"image": other or image, "mounts": {"network": network}}
 
 
-def refusal(api: str) -> str:
+def failure(api: str) -> str:
+    """Why the pod could not be stopped."""
     with pytest.raises(MachineError) as refused:
         job.stop_pod(POD, api, 0.01)
     assert "STILL BILLED" in str(refused.value) and "runpodctl pod stop abc123xyz" in str(refused.value)
@@ -125,21 +125,19 @@ def test_the_order_is_repeated_until_it_is_taken(serve, codes: tuple[int | None,
 )
 def test_a_refusal_is_told_loudly_and_repeated_only_if_that_may_help(serve, code: int | None, orders: int, words: str):
     server = serve(code)
-    assert words in refusal(server.url)
+    assert words in failure(server.url)
     assert len(server.orders) == orders
 
 
 def test_a_server_that_is_not_there_is_named_as_the_reason(caplog):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    said = refusal(f"http://127.0.0.1:{port}")
+    said = failure(f"http://127.0.0.1:{free_port()}")
     assert "Connection refused" in said and KEY not in said + caplog.text
 
 
 def test_a_redirect_does_not_get_the_key(serve):
     other = serve(200)
     server = serve(302, location=other.url)
-    assert "HTTP 302" in refusal(server.url)
+    assert "HTTP 302" in failure(server.url)
     assert other.orders == []
 
 

@@ -14,7 +14,7 @@ import networkx as nx
 import pytest
 from checkout import CRATE, runtime_library, why_no_crate
 from dimacs import queens, read_solution, write_col
-from fuzzing import col, damaged, explore, random_graph, refusal
+from fuzzing import col, damaged, explore, one_sentence, random_pairs
 from tiny_runs import ROOT
 
 from gnn_training.contract import SHIPPED_MODEL
@@ -178,8 +178,8 @@ def test_python_and_rust_read_the_same_graph_or_refuse_it(crate: subprocess.Pope
             graph = parse_dimacs(content).graph
         except UserError as error:
             assert by_rust.startswith("line "), by_rust
-            return refusal(error)
+            return one_sentence(error)
         assert by_rust == " ".join([str(graph.num_nodes), *(f"{u}-{v}" for u, v in graph.edges.tolist())]) + "\n"
         return "accepted"
 
-    explore(check, damaged(lambda rng: col(random_graph(rng))), quick=500)
+    explore(check, damaged(lambda rng: col(random_pairs(rng))), quick=500)

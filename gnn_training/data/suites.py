@@ -1,6 +1,7 @@
 """Public benchmarks to evaluate on: their graphs and what others have published about them. None is for training."""
 
 import csv
+import io
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -8,6 +9,9 @@ from pathlib import Path
 
 import networkx as nx
 
+from gnn_training import files
+from gnn_training.data.formats import integer
+from gnn_training.errors import UserError
 from gnn_training.graph import Graph
 from gnn_training.graph_objects import as_graph
 
@@ -16,6 +20,8 @@ DIMACS = Path(__file__).with_name("dimacs.csv")
 # A column per solver, a digit per graph, 1 if the solver found q colors: ids 1 to 20 of the files in results_evaluation
 # of https://github.com/ArtLabBocconi/RandCSPBench (MIT license).
 Q_COLORING = Path(__file__).with_name("q_coloring.csv")
+
+CSV_LIMIT = 10_000_000  # bytes
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,23 @@ class Case:
     target: int = 1  # number of colors at which a search ends
     published: dict[str, bool] = field(default_factory=dict)  # by solver: whether it reached the best known number
     was_seen: bool = False  # a training has learned from it, or chosen its weights by it
+
+
+def best_known(path: Path = DIMACS) -> dict[str, int]:
+    """Column best_known of a CSV by its column name."""
+    content = files.read_bytes(path, CSV_LIMIT, "name a CSV that you may read")
+    rows = csv.reader(io.StringIO(content.decode("utf-8-sig", "replace"), newline=""), strict=True)
+    found = {}
+    try:
+        header = next(rows, [])
+        name, value = header.index("name"), header.index("best_known")
+        for row in filter(None, rows):
+            if number := row[value]:
+                found[row[name].removesuffix(".col")] = integer(number)
+    except (IndexError, ValueError, csv.Error) as error:
+        what = f"line {rows.line_num}: {error}; it needs columns name,best_known; best_known is a number or empty"
+        raise UserError(f"{path}: {what}") from error
+    return found
 
 
 def q_coloring() -> Iterator[Case]:

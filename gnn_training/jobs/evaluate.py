@@ -1,7 +1,5 @@
 """Count the colors of an exported file on graphs, and compare with DSATUR, TabuCol and the best known."""
 
-import csv
-import io
 import logging
 import math
 import os
@@ -23,7 +21,6 @@ from gnn_training import files, run_files
 from gnn_training.console import as_text, errors_as_warnings, markdown_table, print_tables, progress
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import sources, suites
-from gnn_training.data.formats import integer
 from gnn_training.data.packed import PackedGraphs, evenly_spaced, is_packed
 from gnn_training.data.suites import Case
 from gnn_training.errors import UserError
@@ -42,7 +39,6 @@ log = logging.getLogger(__name__)
 CALL_SECONDS = 600.0  # a graph that needs longer for one call is too large for the network
 MIN_OTHERS = 20  # validation graphs that have had no part in the choice of the weights, else all are scored
 SEEN_NOTE = "The training has seen these graphs, or chosen its weights by them, so its scores are too good."
-CSV_LIMIT = 10_000_000  # bytes
 DRAWN = ("rule", "search", "one_call")  # methods of the file; the page shows a coloring of the first that was asked for
 LIBRARIES = ("onnxruntime", "numpy", "networkx")
 NOT_REPORTED = ("graph", "lower", "colorings")  # of a row
@@ -152,7 +148,7 @@ def _cases(settings: EvaluateSettings) -> list[Case]:
         cases = [cases[place] for place in evenly_spaced(len(cases), settings.limit)]
     file = settings.best_known or (suites.DIMACS if settings.suite == "dimacs" else None)
     if file:
-        best_known, name = _best_known(file), cases[0].graph.name
+        best_known, name = suites.best_known(file), cases[0].graph.name
         if not any(case.graph.name in best_known for case in cases):
             raise UserError(f"{file} names none of the graphs, such as {name!r}: set best_known to a CSV that does")
         cases = [replace(case, best_known=best_known.get(case.graph.name, case.best_known)) for case in cases]
@@ -179,23 +175,6 @@ def _read(file: Path) -> Graph:
     if instance.warning:
         log.warning(instance.warning)
     return instance.graph
-
-
-def _best_known(path: Path) -> dict[str, int]:
-    """Column best_known by column name."""
-    content = files.read_bytes(path, CSV_LIMIT, "name a CSV that you may read")
-    rows = csv.reader(io.StringIO(content.decode("utf-8-sig", "replace"), newline=""), strict=True)
-    best_known = {}
-    try:
-        header = next(rows, [])
-        name, value = header.index("name"), header.index("best_known")
-        for row in filter(None, rows):
-            if number := row[value]:
-                best_known[row[name].removesuffix(".col")] = integer(number)
-    except (IndexError, ValueError, csv.Error) as error:
-        what = f"line {rows.line_num}: {error}; it needs columns name,best_known; best_known is a number or empty"
-        raise UserError(f"{path}: {what}") from error
-    return best_known
 
 
 def _rules(model: Model) -> dict[str, np.ndarray]:
