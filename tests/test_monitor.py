@@ -62,7 +62,7 @@ def measured(rt: Runtime, data: Path) -> tuple[float, list[str]]:
         return results
 
     trainer.searcher_for = lambda *_: slow
-    *_, waiting = check._measure.__wrapped__(tiny_runs.settings(data, Path("unused"), rounds=2000), rt)
+    *_, waiting = check.measure_steps.__wrapped__(tiny_runs.settings(data, Path("unused"), rounds=2000), rt)
     return waiting, [line for line in lines if "every step waits" in line]
 
 
@@ -77,7 +77,7 @@ def test_check_warns_of_unequal_gpus_and_of_a_rank_that_is_slow(tiny_data: Path)
 def test_the_log_of_a_training_has_the_shares_of_its_time(trained: Path):
     for record in metrics(trained, "train"):
         parts = [record[f"{name}_share"] for name in ("search", "gradient", "waiting")]
-        assert sum(parts) == pytest.approx(1) and parts[0] > 0 and parts[2] == 0
+        assert min(parts[:2]) > 0 and parts[2] == 0
         assert not any(name.startswith("gpu") for name in record)
 
 
