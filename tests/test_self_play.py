@@ -103,8 +103,8 @@ def test_pairs_of_several_graphs_survive_a_file():
 
 
 def patch_few_pairs() -> None:
-    """In a process of a test: games of ten pairs instead of forty, and fewer graphs are enough for validation."""
-    training.games.PAIRS, training.validation.MIN_HELD_OUT_GRAPHS = (8, 12), 2
+    """In a process of a test: games of ten pairs instead of forty, and few validation graphs, which are enough."""
+    training.games.PAIRS, self_play.HELD_OUT, training.validation.MIN_HELD_OUT_GRAPHS = (8, 12), 4, 2
 
 
 def train_few_pairs(settings: TrainSettings) -> None:
@@ -139,13 +139,15 @@ def features(games: SelfPlay, step: int) -> list[bytes]:
     return [batch.x[batch.batch == pair].numpy().tobytes() for pair in range(int(batch.batch.max()) + 1)]
 
 
-def test_two_ranks_play_the_games_of_one_and_share_its_batches(tiny_data: Path, tmp_path: Path):
+def test_two_ranks_play_the_games_of_one_and_share_its_batches(tmp_path: Path):
+    data = tiny_runs.pack(tmp_path / "data", [draw(1, "er_dense", i, 64 + i) for i in range(12)])  # none is easy
+
     def playing(name: str, **changes) -> TrainSettings:
-        return tiny_runs.settings(tiny_data, tmp_path / name, self_play=1.0, games=10, **changes)
+        return tiny_runs.settings(data.folder, tmp_path / name, self_play=1.0, games=5, **changes)
 
     [(alone, batches, scores, played)] = in_group(1, iterations_of, playing("one", batch_pairs=8))
     group = in_group(2, iterations_of, playing("two", batch_pairs=4))
-    assert played == ITERATIONS // 2 and len(from_bytes(alone, PackedGraphs.open(tiny_data).num_nodes)) > 20
+    assert played == ITERATIONS // 2 and len(from_bytes(alone, data.num_nodes)) > 20
     for mine, _, its_scores, _ in group:
         assert mine == alone and its_scores == pytest.approx(scores)
     assert scores["held_out_pairs"] > 0 and scores["crossover_explained"] != scores["crossover_gain"] != 0
