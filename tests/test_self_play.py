@@ -139,6 +139,7 @@ def features(games: SelfPlay, step: int) -> list[bytes]:
     return [batch.x[batch.batch == pair].numpy().tobytes() for pair in range(int(batch.batch.max()) + 1)]
 
 
+@pytest.mark.slow
 def test_two_ranks_play_the_games_of_one_and_share_its_batches(tmp_path: Path):
     data = tiny_runs.pack(tmp_path / "data", [draw(1, "er_dense", i, 64 + i) for i in range(12)])  # none is easy
 
