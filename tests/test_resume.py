@@ -247,7 +247,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_nothing_moves(finished: T
 
 def train_in_one_long_step(settings: TrainSettings, begun: Path) -> None:
     jobs.train.SAME_SIGNAL_SECONDS = 0.5
-    trainer.searcher_for = lambda *_: lambda *_: begun.touch() or time.sleep(300)
+    trainer.searcher_for = lambda *_: lambda *_: begun.touch() or time.sleep(60)
     train(settings)
 
 
