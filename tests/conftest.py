@@ -42,11 +42,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (item.get_closest_marker("container") is None, item.path not in slow))
 
 
-# Tests share the cores of a small machine: how long an example takes says nothing.
-hypothesis.settings.register_profile("shared cores", deadline=None)
-hypothesis.settings.load_profile("shared cores")
+# Tests share the cores of a small machine: how long an example takes says nothing. Without FUZZ_SEED, examples are
+# always the same, so that no test fails by chance.
+always = "FUZZ_SEED" not in os.environ
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=60, derandomize=always)
+hypothesis.settings.load_profile("quick")
 
 Once = Callable[[str, Callable[[Path], object]], Path]
+
+
+@pytest.fixture(autouse=True)
+def signal_handlers() -> Iterator[None]:
+    """Those before a test come back after it: a training in this process replaces them."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

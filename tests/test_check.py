@@ -1,7 +1,6 @@
 """The check before a start: what it finds on this machine, and on machines where the job would not start."""
 
 import gc
-import json
 import re
 import socket
 import time
@@ -22,11 +21,10 @@ from gnn_training.errors import MachineError, StorageError, TrainingError, UserE
 from gnn_training.jobs import check as job
 from gnn_training.jobs.train import train_rank
 from gnn_training.settings import CheckSettings, from_preset
+from gnn_training.training import checkpoint
 from gnn_training.training.loader import GraphLoader
-from gnn_training.training.trainer import Trainer
 
 MEASURED = 2**30, 40, 0.5, 0.04  # bytes, steps, seconds of one, share of them that ranks wait
-LAUNCH = job.launch  # the tests replace it
 
 
 @pytest.fixture(autouse=True)
@@ -89,38 +87,35 @@ def test_time_and_memory_follow_from_what_was_measured(tiny_data: Path, capsys):
     assert table["training"][0] == "about 20 s for 40 steps and self-play, and the evaluations"
 
 
-@pytest.mark.slow  # compares with a whole training
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_measured_time_is_close_to_what_the_training_then_takes(tiny_data: Path, tmp_path: Path, ranks: int):
-    training = tiny_runs.settings(tiny_data, tmp_path / "run", steps=100, evaluate_every=100, ranks=ranks)
-    peak, steps, seconds, _ = LAUNCH(job._measure, training, ranks)
+def test_measured_time_is_of_the_order_of_what_the_training_then_takes(tiny_data: Path, tmp_path: Path):
+    training = tiny_runs.settings(tiny_data, tmp_path / "run", steps=100, evaluate_every=100)
+    peak, steps, seconds, _ = job.measure_steps(training)
     assert 2**28 < peak < 2**32  # torch alone takes some hundred MiB
     assert steps == 100
-    assert tiny_runs.start_command("train", training).wait() == 0
-    taken = json.loads((tmp_path / "run" / "status.json").read_text())["step_seconds"]
-    assert 0.25 < 100 * seconds / taken < 4  # tests share the cores
+    train_rank(training)
+    assert 0.25 < 100 * seconds / tiny_runs.status(training.run)["step_seconds"] < 4  # tests share the cores
 
 
 def test_the_time_of_a_training_counts_the_loader_and_what_comes_between(tiny_data: Path, tmp_path: Path, monkeypatch):
-    load, save = GraphLoader.starting_at, Trainer._save
+    load, save = GraphLoader.starting_at, checkpoint.save_step
 
     def slow_load(self, step):
         for batch in load(self, step):
             time.sleep(0.05)  # as on a GPU, which works meanwhile
             yield batch
 
-    def slow_save(self):
+    def slow_save(*state):
         time.sleep(0.05)
-        save(self)
+        save(*state)
 
     monkeypatch.setattr(GraphLoader, "starting_at", slow_load)
-    monkeypatch.setattr(Trainer, "_save", slow_save)
+    monkeypatch.setattr(checkpoint, "save_step", slow_save)
     train_rank(tiny_runs.settings(tiny_data, tmp_path / "run", steps=6, evaluate_every=6, rounds=5))
     status = tiny_runs.status(tmp_path / "run")
     assert status["step_seconds"] >= 6 * 0.05 and status["seconds"] >= status["step_seconds"] + 5 * 0.05
 
 
-@pytest.mark.parametrize("rank", [job._measure, train_rank])
+@pytest.mark.parametrize("rank", [job.measure_steps, train_rank])
 def test_no_network_outlives_its_process_group(tiny_data: Path, tmp_path: Path, monkeypatch, rank):
     def networks() -> set[int]:
         return {id(each) for each in gc.get_objects() if isinstance(each, DistributedDataParallel)}

@@ -12,7 +12,7 @@ import networkx as nx
 import numpy as np
 import pytest
 from dimacs import queens
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_graphs import GRAPH, random_graph
 from tiny_runs import ROOT
@@ -112,7 +112,6 @@ def test_another_total_keeps_the_shares_of_the_families():
     assert all(abs(chosen.count(family) - count / 10) <= 1 for family, count in RECIPES["cpu"].counts.items())
 
 
-@settings(max_examples=40)
 @given(st.integers(1, 40), st.floats(0, 1), st.integers(0, 10**6))
 def test_labels_of_any_graph_are_proper_and_within_their_bounds(n, p, seed):
     graph = random_graph(n, p, seed)

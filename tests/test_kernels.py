@@ -10,7 +10,7 @@ import numba
 import numpy as np
 import pytest
 from fuzzing import peak_bytes, reset_peak
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_graphs import GRAPH, random_graph
 from tiny_runs import full_disk
@@ -51,7 +51,6 @@ def test_first_fit_follows_the_order_and_decoding_that_of_the_classes_then_of_th
     assert is_proper(TRIANGLE_WITH_TAIL, from_logits(TRIANGLE_WITH_TAIL, np.full((4, 8), np.nan)))
 
 
-@settings(max_examples=60)
 @given(n=st.integers(1, 30), density=st.floats(0, 1), seed=st.integers(0, 2**31))
 def test_dsatur_is_that_of_networkx(n, density, seed):
     graph = random_graph(n, density, seed)
@@ -137,7 +136,6 @@ def independent_set(graph: Graph, is_left: np.ndarray, moves: int, seed: int) ->
     return is_left & (colors >= 0)
 
 
-@settings(max_examples=40)
 @given(n=st.integers(1, 40), density=st.floats(0, 1), left=st.floats(0, 1), seed=st.integers(0, 2**31))
 def test_a_set_is_independent_of_nodes_that_are_left_and_no_node_can_be_added(n, density, left, seed):
     graph = random_graph(n, density, seed)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ranks import rank
+from children import rank
 from tiny_runs import ROOT, assert_end
 
 from gnn_training.errors import MachineError, TrainingError, UserError
@@ -17,7 +17,7 @@ WAITED = "^rank 0 has waited 2 s for another rank, which hangs or is stopped; lo
 LAUNCHER = """
 import sys
 from gnn_training.ranks import launch
-from ranks import rank
+from children import rank
 if __name__ == "__main__":
     print(launch(rank, sys.argv[1], 2))
 """

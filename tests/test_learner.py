@@ -132,16 +132,16 @@ def test_a_trial_step_searches_and_leaves_everything_as_it_was(data: PackedGraph
     assert tiny_runs.differences(one.learner.state(), other.learner.state()) == []
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_every_precision_takes_finite_steps_close_to_those_in_fp32(data: PackedGraphs, rt: Runtime, precision: str):
     exact, other = Trainer(data, rt), Trainer(data, rt, precision=precision)
+    first = exact.weights
     assert (other.learner.scaler.get_scale() > 1) == (precision == "fp16")
     for _ in range(2):
         mine, theirs = other.update(), exact.update()
         assert mine["saved"] == pytest.approx(theirs["saved"], rel=0.05)
     assert other.learner.skipped_steps == 0
-    atol = 3 * exact.learner.settings.learning_rate
-    torch.testing.assert_close(other.weights, exact.weights, rtol=0, atol=atol)
+    assert (other.weights - exact.weights).norm() < 0.05 * (exact.weights - first).norm()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -186,30 +186,44 @@ def test_the_learning_rate_warms_up_and_falls_to_zero():
     assert learning_rate(0, 2e-3, 0, 100) == 2e-3
 
 
-def test_progress_tells_the_time_left_and_judges():
+def test_the_time_left_is_that_of_the_steps_or_of_the_minutes():
     progress = Progress(seconds=2.0)
-    assert progress.seconds_left(step=2, steps=62, minutes=0) == 60
-    assert progress.seconds_left(step=2, steps=62, minutes=0.5) == 28
+    assert [progress.seconds_left(step=2, steps=62, minutes=minutes) for minutes in (0, 0.5, 5)] == [60, 28, 60]
 
-    def judge(gap: float, step: int, **crossover: float) -> list[str]:
-        scores = {"gap": gap, "dsatur_gap": 5.0, "gain": 2.5 - gap, "gain_error": 0.1}
-        return progress.judge(scores | {f"crossover_{name}": value for name, value in crossover.items()}, step)
 
-    assert judge(2.5, step=0) == ["rule", "predictions", "crossover"] and progress.first_gap == 2.5
-    # Later weights are kept if they are not worse than the best by more than twice the error, 0.1, but are no reason
-    # for patience.
-    assert judge(2.0, step=10) and judge(2.0, step=20) and not judge(3.0, step=30)
-    assert (progress.best_gap, progress.best_step, progress.gap, progress.evaluated_at) == (2.0, 20, 3.0, 30)
-    assert progress.evaluations_without_gain == 2
-    assert judge(2.18, step=40) and not judge(2.25, step=50) and (progress.best_gap, progress.best_step) == (2.18, 40)
-    assert progress.evaluations_without_gain == 4 and judge(0.5, step=60) and progress.evaluations_without_gain == 0
-    progress = Progress()
-    assert judge(2.0, step=0) and not judge(2.1, step=10) and judge(2.0, step=20)  # none that are worse than the first
-    # Of the crossover network, only weights that are better by more than the error.
-    assert judge(2.0, step=30, change=0.02, change_error=0.01) == ["rule", "predictions", "crossover"]
-    assert judge(3.0, step=40, change=0.02, change_error=0.01) == ["crossover"] and progress.crossover_step == 40
-    assert judge(3.0, step=50, change=0.02, change_error=0.03) == judge(3.0, step=60, change=-1, change_error=0.1) == []
-    assert (progress.crossover_step, progress.best_step) == (40, 30)
+RULE, CROSSOVER, ERROR = ["rule", "predictions"], ["crossover"], 0.1  # parts of the network; error of a gain
+
+
+@pytest.mark.parametrize(
+    "evaluations",
+    [
+        [  # gap, change of the crossover network and its error, what is kept, evaluations without gain
+            (2.5, 0, 0, RULE + CROSSOVER, 0),
+            (2.0, 0, 0, RULE, 0),
+            (2.0, 0, 0, RULE, 1),
+            (3.0, 0, 0, [], 2),
+            (2.18, 0, 0, RULE, 3),  # not worse than the lowest by more than twice the error, but no reason for patience
+            (2.25, 0, 0, [], 4),
+            (0.5, 0, 0, RULE, 0),
+            (0.5, 0.02, 0.01, RULE + CROSSOVER, 1),
+            (3.0, 0.02, 0.01, CROSSOVER, 2),
+            (3.0, 0.02, 0.03, [], 3),  # not better by more than the error
+            (3.0, -1, 0.1, [], 4),
+        ],
+        [(2.0, 0, 0, RULE + CROSSOVER, 0), (2.1, 0, 0, [], 1), (2.0, 0, 0, RULE, 2)],  # none worse than the first
+    ],
+)
+def test_which_weights_are_kept_and_when_patience_ends(evaluations: list[tuple]):
+    progress, best, best_crossover = Progress(), None, 0
+    for step, (gap, change, error, kept, without_gain) in enumerate(evaluations):
+        scores = {"gap": gap, "dsatur_gap": 5.0, "gain": 2.5 - gap, "gain_error": ERROR}
+        scores |= {"crossover_change": change, "crossover_change_error": error} if change else {}  # there was self-play
+        assert progress.judge(scores, step) == kept
+        best = (gap, step) if "rule" in kept else best
+        best_crossover = step if "crossover" in kept else best_crossover
+        assert (progress.best_gap, progress.best_step, progress.crossover_step) == (*best, best_crossover)
+        assert (progress.gap, progress.evaluated_at, progress.evaluations_without_gain) == (gap, step, without_gain)
+    assert progress.first_gap == evaluations[0][0]
 
 
 def start(data: PackedGraphs, rt: Runtime, search: Searcher = search_on_cpu, **changes) -> Validation:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tiny_runs
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_graphs import padded
 
@@ -70,10 +70,10 @@ def test_horizons_depend_on_step_and_state_and_not_on_batch_mates(dataset: Devic
     assert not torch.equal(one.inputs, dataset.states(ids[:6], 6, 3, 9).inputs)
     many = torch.cat([dataset.states(ids[:6], 6, 3, step).inputs[:, -1] for step in range(30)])
     assert 0.1 < many.mean() < 0.3
-    ever = dataset.states(ids[:6], 6, 3, int(many.view(30, 6).sum(1).argmax()))
+    batch = dataset.states(ids[:6], 6, 3, int(many.view(30, 6).sum(1).argmax()))
     best = torch.from_numpy(dataset.data.num_colors[dataset.state_graph[ids[:6]]].astype(float))
-    rows = ever.inputs[:, -1] == 1
-    assert (ever.num_colors - ever.saved <= best)[rows].all()
+    unlimited = batch.inputs[:, -1] == 1
+    assert unlimited.any() and (batch.num_colors - batch.saved <= best)[unlimited].all()
 
 
 def test_a_batch_carries_the_labels_of_its_graphs(data: PackedGraphs, dataset: DeviceDataset):
@@ -189,7 +189,6 @@ def test_the_plan_of_any_step_is_found_at_once():
     assert all(np.array_equal(next(plan).ids, ids) for ids in every[17:])
 
 
-@settings(max_examples=60)
 @given(costs=COSTS, batch_size=st.integers(1, 100), ranks=RANKS, number=st.integers(0, 10**6))
 def test_an_epoch_takes_every_graph_exactly_once_over_all_ranks(costs, batch_size, ranks, number):
     steps = epoch(costs, batch_size, ranks, number)

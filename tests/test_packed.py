@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gnn_training.data import packed
@@ -41,7 +41,6 @@ def folder(tmp_path) -> Path:
     return tmp_path / "data"
 
 
-@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(1, 40), st.floats(0, 1), st.text(max_size=8)), min_size=1, max_size=6), st.data())
 def test_graphs_and_labels_come_back_as_they_were(tmp_path_factory, shapes, data):
     rng = np.random.default_rng(data.draw(st.integers(0, 10**6)))

@@ -46,7 +46,6 @@ def found(
     return result
 
 
-@settings(max_examples=40)
 @given(n=st.integers(1, 40), density=st.floats(0, 1), k=st.integers(1, 12), seed=st.integers(0, 2**31))
 def test_tabucol_counts_the_conflicts_of_the_coloring_that_it_returns(n, density, k, seed):
     graph = random_graph(n, density, seed)
@@ -60,7 +59,6 @@ def test_tabucol_counts_the_conflicts_of_the_coloring_that_it_returns(n, density
     assert ages.min() >= 0 and ages.max() <= moves
 
 
-@settings(max_examples=40)
 @given(n=st.integers(1, 40), density=st.floats(0, 1), seed=st.integers(0, 2**31))
 def test_completion_colors_the_rest_and_properly_where_colors_are_enough(n, density, seed):
     graph = random_graph(n, density, seed)
@@ -222,7 +220,6 @@ def test_without_memory_for_a_search_the_first_colorings_have_the_last_word(monk
     assert "a search needs 0.0 GiB, more than are free" in caplog.text
 
 
-@settings(max_examples=60)
 @given(n=st.integers(1, 60), density=st.floats(0, 0.3), seed=st.integers(0, 2**31), k=st.integers(1, 6))
 def test_nodes_with_few_neighbours_are_colored_last_with_no_color_more(n, density, seed, k):
     graph = random_graph(n, density, seed)

@@ -201,7 +201,6 @@ def test_constraints_hold_in_a_graph_that_no_proof_ends_and_names_are_those_of_t
     assert all(colors[u] != colors[v] for u, v in graph.edges) and max(colors.values()) < 30
 
 
-@settings(max_examples=40)
 @given(graph=GRAPH, fixed=st.integers(0, 3), seed=st.integers(0, 99))
 def test_balancing_keeps_a_coloring_proper_its_number_of_colors_and_the_nodes_that_stand_for_colors(graph, fixed, seed):
     colors, counts = kernels.dsatur(*graph.csr()), np.ones(graph.num_nodes, dtype=np.int64)

@@ -4,11 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
 import pytest
+from children import threads
 from tiny_runs import ROOT, assert_end, wait_for
 
 from gnn_training import processes
@@ -95,21 +95,6 @@ def test_python_beside_the_body_ends_with_it(tmp_path: Path):
     assert child.returncode == -signal.SIGTERM
 
 
-def threads(folder: Path) -> None:
-    """As a worker, leave the number of threads that numerical libraries take."""
-    import numba
-    from threadpoolctl import threadpool_info
-
-    counts = {numba.get_num_threads(), *(pool["num_threads"] for pool in threadpool_info())}
-    (folder / str(os.getpid())).write_text(" ".join(map(str, counts)))
-
-
-def sleep(folder: Path) -> None:
-    """As a worker, leave the process number and take long."""
-    (folder / str(os.getpid())).touch()
-    time.sleep(60)
-
-
 def test_workers_have_one_thread_each(tmp_path: Path):
     assert sorted(processes.run_in_processes(threads, [(tmp_path,)] * 3, workers=2)) == [0, 1, 2]
     assert {path.read_text() for path in tmp_path.iterdir()} == {"1"}
@@ -126,7 +111,7 @@ def test_worker_that_fails_ends_all_with_a_sentence(function, argument: object, 
 
 def test_workers_end_at_once_with_their_parent(tmp_path: Path):
     program = (
-        "import signal, sys; from pathlib import Path; from test_processes import sleep; "
+        "import signal, sys; from pathlib import Path; from children import sleep; "
         "from gnn_training.processes import run_in_processes\n"
         "if __name__ == '__main__': list(run_in_processes(sleep, [(Path(sys.argv[1]),)] * 2, workers=2))"
     )

@@ -262,7 +262,6 @@ def sets(batch: Graphs, chains: int, colors: Tensor | None = None, seed: int = 0
     return independent_sets(adjacency, batch.exists, waiting, seeds, torch.arange(chains), torch.tensor(patience))
 
 
-@settings(max_examples=30)
 @given(graphs=GRAPHS)
 def test_edge_lists_become_neighbour_lists_and_a_dense_matrix(graphs: list[Graph]):
     made, position = pad(*map(torch.from_numpy, concatenated(graphs)))
@@ -287,7 +286,6 @@ HUBS = [as_graph(nx.barabasi_albert_graph(150, 2, seed)) for seed in range(8)]
 LARGER = [random_graph(n, density, n) for n in (50, 150) for density in (0.02, 0.1, 0.5, 0.95)]
 
 
-@settings(max_examples=60)
 @given(graphs=GRAPHS)
 @example([STARS])
 @example(HUBS)
@@ -300,7 +298,6 @@ def test_dsatur_in_tensors_is_that_of_the_kernels(graphs: list[Graph]):
         assert (row[graph.num_nodes :] == 0).all()
 
 
-@settings(max_examples=40)
 @given(graphs=GRAPHS)
 def test_several_nodes_at_once_are_colored_properly_whatever_the_batch_mates(graphs: list[Graph]):
     with pytest.MonkeyPatch.context() as patch:
@@ -347,7 +344,6 @@ def test_several_nodes_at_once_need_about_the_colors_of_dsatur_and_few_rounds(na
     assert len(rounds) < 3_000
 
 
-@settings(max_examples=40)
 @given(graphs=GRAPHS, starts=st.integers(1, 16))
 def test_the_clique_bound_is_the_size_of_a_clique_that_nothing_extends(graphs: list[Graph], starts: int):
     batch = padded(graphs)

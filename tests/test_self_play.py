@@ -12,6 +12,7 @@ import torch
 from small_graphs import check_pairs, random_graph
 from tiny_runs import assert_same_run, in_group, interrupt, reached
 
+from gnn_training import training
 from gnn_training.data.families import draw
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
@@ -101,11 +102,14 @@ def test_pairs_of_several_graphs_survive_a_file():
         assert all(same)
 
 
-@pytest.fixture(scope="module")
-def hard_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Random graphs, where DSATUR takes too many colors: enough of them for validation."""
-    folder = tmp_path_factory.mktemp("hard")
-    return tiny_runs.pack(folder, [draw(1, "er_dense", i, 64 + i % 12) for i in range(40)]).folder
+def patch_few_pairs() -> None:
+    """In a process of a test: games of ten pairs instead of forty, and few validation graphs, which are enough."""
+    training.games.PAIRS, self_play.HELD_OUT, training.validation.MIN_HELD_OUT_GRAPHS = (8, 12), 4, 2
+
+
+def train_few_pairs(settings: TrainSettings) -> None:
+    patch_few_pairs()
+    train(settings)
 
 
 def start(rt: Runtime, settings: TrainSettings) -> SelfPlay:
@@ -115,6 +119,7 @@ def start(rt: Runtime, settings: TrainSettings) -> SelfPlay:
 
 def iterations_of(rt: Runtime, settings: TrainSettings) -> tuple[bytes, list[list[int]], dict, int]:
     """Play half of the iterations: the buffer, the pairs of this rank in three steps, scores, number of iterations."""
+    patch_few_pairs()
     torch.manual_seed(0)
     games, network = start(rt, settings), CrossoverNetwork()
     for step in range(0, 10, 2):
@@ -134,14 +139,16 @@ def features(games: SelfPlay, step: int) -> list[bytes]:
     return [batch.x[batch.batch == pair].numpy().tobytes() for pair in range(int(batch.batch.max()) + 1)]
 
 
-@pytest.mark.slow  # a minute of games
-def test_two_ranks_play_the_games_of_one_and_share_its_batches(hard_data: Path, tmp_path: Path, rt: Runtime):
-    def playing(name: str, **changes) -> TrainSettings:
-        return tiny_runs.settings(hard_data, tmp_path / name, self_play=1.0, games=10, **changes)
+@pytest.mark.slow
+def test_two_ranks_play_the_games_of_one_and_share_its_batches(tmp_path: Path):
+    data = tiny_runs.pack(tmp_path / "data", [draw(1, "er_dense", i, 64 + i) for i in range(12)])  # none is easy
 
-    alone, batches, scores, played = iterations_of(rt, playing("one", batch_pairs=8))
+    def playing(name: str, **changes) -> TrainSettings:
+        return tiny_runs.settings(data.folder, tmp_path / name, self_play=1.0, games=5, **changes)
+
+    [(alone, batches, scores, played)] = in_group(1, iterations_of, playing("one", batch_pairs=8))
     group = in_group(2, iterations_of, playing("two", batch_pairs=4))
-    assert played == ITERATIONS // 2 and len(from_bytes(alone, PackedGraphs.open(hard_data).num_nodes)) > 20
+    assert played == ITERATIONS // 2 and len(from_bytes(alone, data.num_nodes)) > 20
     for mine, _, its_scores, _ in group:
         assert mine == alone and its_scores == pytest.approx(scores)
     assert scores["held_out_pairs"] > 0 and scores["crossover_explained"] != scores["crossover_gain"] != 0
@@ -154,13 +161,12 @@ def test_two_ranks_play_the_games_of_one_and_share_its_batches(hard_data: Path, 
 
 
 def test_the_network_learns_from_pairs_what_becomes_of_children(tiny_data: Path, tmp_path: Path, rt: Runtime):
-    games, network = start(rt, tiny_runs.settings(tiny_data, tmp_path, self_play=1.0, games=40)), CrossoverNetwork()
+    games, network = start(rt, tiny_runs.settings(tiny_data, tmp_path, self_play=1.0, games=8)), CrossoverNetwork()
     games.advance(0, 20, network, [])
-    first, optimizer = CrossoverNetwork(), torch.optim.AdamW(network.parameters(), 5e-3)
-    first.load_state_dict(network.state_dict())
+    optimizer = torch.optim.AdamW(network.parameters(), 5e-3)
     pairs = batch_of(games.buffer.pairs, games.dataset)
     errors = []
-    for _ in range(80):
+    for _ in range(40):
         error = squared_errors(network(pairs), pairs).mean()
         optimizer.zero_grad()
         error.backward()
@@ -197,7 +203,8 @@ def test_from_nothing_games_teach_what_holds_for_other_graphs(tmp_path: Path, mo
 
 
 def test_minutes_decide_how_many_games_an_iteration_has(tiny_data: Path, tmp_path: Path, monkeypatch, rt: Runtime):
-    monkeypatch.setattr(self_play, "ITERATIONS", 3)
+    for name, value in (("ITERATIONS", 3), ("FIRST_GAMES", 2)):
+        monkeypatch.setattr(self_play, name, value)
     games = start(rt, tiny_runs.settings(tiny_data, tmp_path / "run", self_play=0.5))
     games.advance(0, 10, CrossoverNetwork(), [])
     assert games.num_played == 1 and games.games > 1  # 30 s on all threads, less the first iteration, in two others
@@ -221,14 +228,14 @@ def test_the_oldest_iterations_leave_a_buffer_that_is_full(tmp_path: Path, rt: R
     assert list(buffer.iterations) == [3]
 
 
-@pytest.mark.slow  # half a minute of games
+@pytest.mark.slow
 def test_kill_9_while_games_are_played_changes_nothing(tiny_data: Path, tmp_path: Path):
     reference = tiny_runs.settings(tiny_data, tmp_path / "reference", self_play=1.0, games=2)
-    assert tiny_runs.finish(train, reference) == 0
+    assert tiny_runs.finish(train_few_pairs, reference) == 0
     settings = reference.model_copy(update={"run": tmp_path / "run", "checkpoint_every": 3})
     for step, number, code in ((5, signal.SIGKILL, -9), (14, signal.SIGTERM, 143), (30, signal.SIGKILL, -9)):
-        assert interrupt(settings, number, lambda step=step: reached(settings.run, step)) == code
-    assert tiny_runs.finish(train, settings) == 0
+        assert interrupt(settings, number, lambda step=step: reached(settings.run, step), train_few_pairs) == code
+    assert tiny_runs.finish(train_few_pairs, settings) == 0
     assert_same_run(settings.run, reference.run)
     best = tiny_runs.newest(reference.run)["network"]
     assert best["crossover.first.weight"].isfinite().all()

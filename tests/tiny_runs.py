@@ -16,6 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -107,10 +108,10 @@ def newest(run: Path) -> dict:
 
 
 def assert_same_run(run: Path, reference: Path) -> None:
-    """Final state, best weights and every record are the same, bit for bit, but for clocks and paths."""
-    clocks_and_paths = ("seconds", "/run", "/data", "checkpoint_every", "keep", "resume_from", "resumed_from")
+    """Final state, best weights and every record are the same, bit for bit, but for clocks, paths and when to stop."""
+    other = ("/run", "/data", "seconds", "minutes", "patience", "checkpoint_every", "keep", "_from")
     for a, b in ((newest(run), newest(reference)), (checkpoint.load(run), checkpoint.load(reference))):
-        assert [name for name in differences(a, b) if not name.endswith(clocks_and_paths)] == []
+        assert [name for name in differences(a, b) if not name.endswith(other)] == []
     assert records(run) == records(reference)
     assert status(run)["status"] == "done"
 
@@ -129,9 +130,10 @@ def reached(run: Path, step: int, seconds: float = 0.0) -> bool:
 
 def start_command(command: str, settings: Settings, launcher: Sequence[str] = (), **options) -> subprocess.Popen:
     """Start `python -m gnn_training COMMAND` with these settings; launcher: such as torchrun, in front of it."""
-    file = Path(tempfile.mkdtemp()) / "settings.json"
-    file.write_text(settings.model_dump_json())
-    arguments = [sys.executable, *(launcher or ["-m", "gnn_training"]), command, "--settings", str(file)]
+    file = os.memfd_create("settings")  # in memory, so that nothing is left in a folder
+    os.write(file, settings.model_dump_json().encode())
+    path = f"/proc/{os.getpid()}/fd/{file}"
+    arguments = [sys.executable, *(launcher or ["-m", "gnn_training"]), command, "--settings", path]
     return subprocess.Popen(arguments, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, **options)
 
 
@@ -144,12 +146,9 @@ def fork(function: Callable, *args) -> BaseProcess:
 
 def marked(mark: str) -> dict[int, str]:
     """Command lines of the processes that have this in their environment."""
-    found = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if mark.encode() in (process / "environ").read_bytes():
-                found[int(process.name)] = (process / "cmdline").read_bytes().decode().replace("\0", " ")
-    return found
+    name, value = mark.split("=")
+    found = psutil.process_iter(["cmdline", "environ"])
+    return {p.pid: " ".join(p.info["cmdline"]) for p in found if (p.info["environ"] or {}).get(name) == value}
 
 
 def assert_end(pids: Sequence[int]) -> None:
@@ -174,9 +173,9 @@ def wait_for(
         time.sleep(0.002)
 
 
-def interrupt(settings: TrainSettings, number: int, moment: Callable[[], bool]) -> int:
+def interrupt(settings: TrainSettings, number: int, moment: Callable[[], bool], function: Callable = train) -> int:
     """Train and send it a signal at the moment; its exit code."""
-    process = fork(train, settings)
+    process = fork(function, settings)
     wait_for(moment, process)
     os.kill(process.pid, number)
     process.join()
@@ -190,10 +189,10 @@ def finish(function: Callable, *args) -> int:
     return process.exitcode
 
 
-def refusal(function: Callable, *args) -> str:
-    """The UserError that `function` raises in a process of its own."""
-    with ProcessPoolExecutor(1, FORKS) as pool, pytest.raises(UserError) as refused:
-        pool.submit(function, *args).result()
+def refusal(settings: TrainSettings) -> str:
+    """The UserError of a training."""
+    with pytest.raises(UserError) as refused:
+        train(settings)
     return str(refused.value)
 
 

@@ -125,7 +125,7 @@ def _checks(settings: RunSettings, problems: list[UserError]) -> Iterator[Check]
         measured: list[tuple[int, int, float, float]] = []
 
         def measure_memory() -> str:
-            measured.append(launch(_measure, training, ranks))
+            measured.append(launch(measure_steps, training, ranks))
             return _memory(settings, measured[0][0] / GIB, ranks)
 
         yield "memory", measure_memory
@@ -180,7 +180,7 @@ def _graphs(source: DataLocation) -> str:
 
 
 @in_group
-def _measure(settings: TrainSettings, rt: Runtime) -> tuple[int, int, float, float]:
+def measure_steps(settings: TrainSettings, rt: Runtime) -> tuple[int, int, float, float]:
     """As one rank, take a few steps of the training. Return the bytes that they need, on a GPU those of the GPU, the
     number of all steps, the seconds of one, and the share of them that ranks wait for the slowest.
     """

@@ -1,10 +1,11 @@
-"""What the ranks of test_launch.py do. A module of its own: it loads in a moment, in every rank of every test."""
+"""What ranks and workers do in tests. A module of its own, which every one of them loads in a moment."""
 
 import os
 import signal
 import sys
 import time
 from datetime import timedelta
+from pathlib import Path
 
 from gnn_training.errors import MachineError
 
@@ -35,3 +36,18 @@ def rank(what: str) -> object:
     while not received:
         time.sleep(0.02)
     sys.exit(143)  # as a training does
+
+
+def threads(folder: Path) -> None:
+    """As a worker, leave the number of threads that numerical libraries take."""
+    import numba
+    from threadpoolctl import threadpool_info
+
+    counts = {numba.get_num_threads(), *(pool["num_threads"] for pool in threadpool_info())}
+    (folder / str(os.getpid())).write_text(" ".join(map(str, counts)))
+
+
+def sleep(folder: Path) -> None:
+    """As a worker, leave the process number and take long."""
+    (folder / str(os.getpid())).touch()
+    time.sleep(60)
