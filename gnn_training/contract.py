@@ -24,7 +24,7 @@ DEFINITIONS = {  # of outputs, in the metadata of the file
     "difficulty": "20 log10(1 + r), 100 at most: r rounds from the first coloring to the last color saved, as "
     f"predicted for {HORIZON} times the rounds of the call",
 }
-SETS_FROM, SETS_UP_TO = 0.15, 2048  # density from which, and nodes up to which, a graph is also colored by sets
+SETS_MIN_DENSITY, SETS_MAX_NODES = 0.15, 2048  # of a graph whose first coloring may be by independent sets
 CLIQUE_WORK, MIN_STARTS = 1_000_000, 16  # a call's search for cliques: nodes in a step, starts in a graph at least
 MAX_WEIGHT = 1e6  # in the metadata; ours are below 4
 CROSSOVER_WIDTH, CROSSOVER_LAYERS = 24, 2  # of the crossover network that ships; settings import no numpy

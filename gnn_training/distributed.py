@@ -37,11 +37,15 @@ class Runtime:
         dist.all_reduce(x, dist.ReduceOp.SUM)
         return x
 
-    def any(self, *flags: bool) -> list[bool]:
+    def any_rank(self, *flags: bool) -> list[bool]:
         """For each flag, whether it is set on at least one rank: the same answer on all of them."""
         x = torch.tensor(flags, dtype=torch.int32)
         dist.all_reduce(x, dist.ReduceOp.MAX)
         return [bool(value) for value in x.tolist()]
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self.any_rank(False)
 
     def broadcast(self, value: Any) -> Any:
         """Rank 0's value on every rank."""

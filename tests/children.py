@@ -23,7 +23,7 @@ def rank(what: str) -> object:
         with join("cpu", timedelta(seconds=2)) as rt:
             if number == 1:
                 os.kill(os.getpid(), signal.SIGSTOP) if what == "freeze" else time.sleep(60)
-            rt.any(False)
+            rt.barrier()
     if what in ("refuse", "die", "fail"):
         if number == 0:
             time.sleep(60)

@@ -111,7 +111,7 @@ def play(task: Playing) -> list[list[list]]:
             gpu_games.GpuPlayer(graph, lists[graph], colors, 1, zero_weights(), seed)
             for colors, (graph, seed) in zip(first, task.games, strict=True)
         ]
-        games = gpu_games.Games(lists, zero_weights(), torch.device("cpu"))
+        games = gpu_games.GameBatch(lists, zero_weights(), torch.device("cpu"))
         games.search(((player.graph, player) for player in players), games.capacity([10] * len(lists)), 1, task.rounds)
         assert all(player.search.is_over and player.num_seen == player.num_pairs for player in players)
         found.append([player.pairs for player in players])

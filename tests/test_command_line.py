@@ -114,6 +114,12 @@ def test_preset_comes_from_the_environment_if_none_is_named(monkeypatch, capsys)
     assert "preset (huge) should be 'smoke', 'cpu'" in refused(capsys, "run")
 
 
+def test_a_preset_in_the_environment_changes_no_command_without_presets(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("GNN_TRAINING_PRESET", "smoke")  # in which `rounds` are those of a training
+    (file := tmp_path / "settings.json").write_text('{"models": "mine"}')
+    assert parse("export", ["--settings", str(file)])[0] == settings.ExportSettings(models=Path("mine"))
+
+
 def test_flags_override_the_settings_file_which_overrides_the_preset(tmp_path: Path):
     file = tmp_path / "settings.json"
     file.write_text('{"preset": "smoke", "steps": 7, "warmup_steps": 3}')

@@ -20,7 +20,7 @@ from small_graphs import random_graph
 
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import packed
-from gnn_training.data.labels import label
+from gnn_training.data.label import label
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
 from gnn_training.graph_objects import as_graph

@@ -20,7 +20,7 @@ from tiny_runs import ROOT
 from gnn_training.contract import GRAPH_TYPES
 from gnn_training.data import suites
 from gnn_training.data.families import FAMILIES, RECIPES, draw, graph_specs
-from gnn_training.data.labels import fingerprint, label
+from gnn_training.data.label import fingerprint, label
 from gnn_training.data.sources import read
 from gnn_training.graph import Graph, Instance, is_proper, num_colors
 from gnn_training.graph_objects import as_graph

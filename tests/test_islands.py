@@ -2,8 +2,13 @@
 
 import math
 import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import Any
+from unittest.mock import Mock
 
 import fake_gpus
 import numpy as np
@@ -15,8 +20,8 @@ from small_graphs import check_pairs, random_graph
 from gnn_training import machine
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import packed
-from gnn_training.data.labels import label
-from gnn_training.errors import UserError
+from gnn_training.data.label import label
+from gnn_training.errors import MachineError, UserError
 from gnn_training.graph import UNNAMED_FAMILY, Instance, is_proper
 from gnn_training.network.crossover_weights import zero_weights
 from gnn_training.onnx_program.session import Model
@@ -65,6 +70,28 @@ def test_labels_get_fewer_colors_on_gpus_and_graphs_that_are_too_large_are_named
         assert is_proper(graph, row["coloring"]) and row["coloring"].max() + 1 == row["num_colors"]
         assert row.keys() == before.keys() and row["optimal"] == (row["num_colors"] == row["lower_bound"])
     assert sum(int(row["num_colors"]) for row in rows[:2]) < sum(int(row["num_colors"]) for row in labelled[:2])
+
+
+def test_labels_on_gpus_end_as_soon_as_one_of_them_fails(labelled: list[dict], monkeypatch):
+    pytest.importorskip("numba_cuda")
+    from gnn_training.data import gpu_labels
+
+    ended = Event()
+
+    @contextmanager
+    def on_stream(lists: object, weights: object, device: torch.device) -> Iterator[Mock]:
+        if device.index == 0:
+            raise RuntimeError("unspecified launch failure")
+        yield Mock(capacity=lambda _: 4, search=lambda *_: ended.wait(30))
+
+    monkeypatch.setattr(gpu_labels, "fitting", lambda nodes, *_: np.ones(len(nodes), bool))
+    monkeypatch.setattr(gpu_labels.IslandBatch, "on_stream", on_stream)
+    finish = Portfolio.finish
+    monkeypatch.setattr(Portfolio, "finish", lambda search: (finish(search), ended.set()))
+    started = time.monotonic()
+    with pytest.raises(MachineError, match="GPU 0: unspecified launch failure; leave out --gpus"):
+        gpu_labels.improve_labels(labelled[:2], [1000, 1000], 60.0, UNTRAINED, 0, [0, 1])
+    assert time.monotonic() - started < 20
 
 
 @pytest.mark.slow
@@ -172,7 +199,7 @@ def test_many_pairs_of_some_graphs_are_crossed_at_once_as_one_pair_is(kinds: tup
 
 def test_islands_of_a_search_exchange_their_second_parents(monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("numba_cuda")
-    from gnn_training.search.gpu_islands import GpuIsland, Group
+    from gnn_training.search.gpu_islands import GpuIsland, IslandBatch
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties())
     monkeypatch.setattr(GpuIsland, "choose_next", lambda island, parents: False)
@@ -183,7 +210,7 @@ def test_islands_of_a_search_exchange_their_second_parents(monkeypatch: pytest.M
         others += (GpuIsland(worker, 0, number, others) for number in range(8))
         islands += others
     parents = [[Parent(2 * i + j, colors, colors) for j in range(2)] for i in range(16)]
-    Group([lists], zero_weights(), torch.device("cpu")).cross(list(zip(islands, parents, strict=True)))
+    IslandBatch([lists], zero_weights(), torch.device("cpu")).cross(list(zip(islands, parents, strict=True)))
     firsts, seconds = ([pair[j].conflicts for pair in parents] for j in range(2))
     assert firsts == list(range(0, 32, 2)) and seconds != list(range(1, 32, 2))
     assert [sorted(part) for part in (seconds[:8], seconds[8:])] == [list(range(1, 17, 2)), list(range(17, 33, 2))]

@@ -83,7 +83,7 @@ def test_the_folder_of_temporary_files_may_have_any_name(tmp_path: Path, monkeyp
     (folder := tmp_path / "x#1?").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     with distributed.join("cpu") as rt:
-        assert rt.any(True) == [True]
+        assert rt.any_rank(True) == [True]
 
 
 @pytest.mark.parametrize("changes", [{}, {"clip": 1e-2}, {"weight_decay": 0.3, "ema": 0.6}])
@@ -103,7 +103,7 @@ def test_steps_are_those_of_adamw_on_the_plain_network_and_their_average_is_kept
             weight.grad = torch.zeros_like(weight)
         sum(weight * terms[name] for name, weight in LOSS_WEIGHTS.items()).backward()
         norms = [clip_grad_norm_(part, settings.clip) for part in parts]
-        for group, factor in zip(optimizer.param_groups, (*RATES[:2], 0), strict=True):  # there are no pairs
+        for group, factor in zip(optimizer.param_groups, (RATES | {"crossover": 0}).values(), strict=True):  # no pairs
             group["lr"] = factor * rate
         optimizer.step()
         mine = parameters_to_vector(plain.parameters()).detach()

@@ -68,7 +68,7 @@ def test_chances_fall_and_the_median_stays_between_the_bounds():
     for scale in (1, 100):
         logits = scale * torch.randn(50, len(network_module.SAVED))
         k, lower = 40 + torch.arange(50.0), torch.full((50,), 30.0)
-        predicted = network_module.Predictions(logits, torch.zeros(50, 8), scale * torch.randn(50))
+        predicted = network_module.PredictionOutputs(logits, torch.zeros(50, 8), scale * torch.randn(50))
         chances = predicted.chances()
         assert (chances[:, 1:] <= chances[:, :-1]).all() and chances.min() >= 0 and chances.max() <= 1
         chromatic, hard = predicted.chromatic(k, lower), predicted.difficulty(k, lower, torch.zeros(50))

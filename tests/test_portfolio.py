@@ -99,7 +99,7 @@ def test_crossover_search_soon_ignores_a_network_with_bad_values(graph_seed: int
         return any(search.num_colors <= k for _ in islice(turns, 2 * generations))
 
     assert is_solved(30, zero_weights()) and is_solved(60, harmful)
-    monkeypatch.setattr(islands, "EVEN", 0)  # always the network's choice
+    monkeypatch.setattr(islands, "ODDS_AGAINST", 0)  # always the network's choice
     assert not is_solved(60, harmful)
 
 

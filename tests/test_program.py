@@ -99,7 +99,7 @@ def test_the_answer_for_a_graph_does_not_depend_on_its_batch_mates(program: Prog
 
 
 def test_a_large_graph_in_the_batch_does_not_spoil_the_small_ones(program: Program, monkeypatch):
-    monkeypatch.setattr(contract, "SETS_UP_TO", 30)
+    monkeypatch.setattr(contract, "SETS_MAX_NODES", 30)
     graphs = [Graph.from_edges(5, list(nx.complete_graph(5).edges)), random_graph(31, 0.3)]
     edge_index, batch = concatenated(graphs)
     colors = call(program, edge_index, batch, rounds=0)["color_logits"].argmax(1).numpy()
@@ -122,7 +122,7 @@ def test_only_dense_graphs_that_are_not_large_are_also_colored_with_independent_
     dense, sparse = random_graph(100, 0.5), random_graph(100, 0.14)
     first = first_colors(program, [dense, sparse])
     assert first[0] < dsatur_colors(dense) and first[1] == dsatur_colors(sparse)
-    monkeypatch.setattr(contract, "SETS_UP_TO", 99)
+    monkeypatch.setattr(contract, "SETS_MAX_NODES", 99)
     assert first_colors(program, [dense]) == dsatur_colors(dense)
 
 

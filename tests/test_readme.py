@@ -218,7 +218,7 @@ NOT_RUN = {
     "aws": "needs a network volume of RunPod",
     "ssh": "needs a pod",
     "coloring-gnn color graph.col --model hf://": "needs the Hub; tests/test_hub.py has one on loopback",
-    "coloring-gnn evaluate training_data --model hf://": "the same",
+    "coloring-gnn evaluate training_data/cpu-0 --model hf://": "the same",
 }
 PROGRAMS = {
     "python": "python - <<'END'\n{}END",

@@ -51,12 +51,12 @@ def test_a_game_records_parents_and_different_children_and_repeats_itself(seed: 
 def test_classes_are_drawn_on_a_gpu_as_they_are_on_cores(monkeypatch: pytest.MonkeyPatch):
     """The share of the nodes that a child has from elsewhere than without noise, in 720 children each."""
     pytest.importorskip("numba_cuda")
-    from gnn_training.training.gpu_games import Games, GpuIsland, GpuPlayer
+    from gnn_training.training.gpu_games import GameBatch, GpuIsland, GpuPlayer
 
     lists, k, ages, left = random_graph(60, 0.5).csr(), 10, np.zeros(60, np.int32), itertools.count()
     made = [Parent(i, ages, ages) for i in range(CHILDREN)]
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: simulated_cuda.properties())
-    monkeypatch.setattr(Games, "launch", lambda _, islands, *others: [made for _ in islands])
+    monkeypatch.setattr(GameBatch, "launch", lambda _, islands, *others: [made for _ in islands])
     monkeypatch.setattr(Player, "conflicts_left", lambda *_: next(left))
     torch.manual_seed(0)
     network, rng = CrossoverNetwork(width=4, layers=1), np.random.default_rng(0)
@@ -72,7 +72,7 @@ def test_classes_are_drawn_on_a_gpu_as_they_are_on_cores(monkeypatch: pytest.Mon
             islands = [GpuIsland(player, 0, 0, []) for player in players]
             for island in islands:
                 island.k, island.first = k, ages
-            Games([lists], weights, torch.device("cpu")).record(dict(zip(islands, players, strict=True)))
+            GameBatch([lists], weights, torch.device("cpu")).record(dict(zip(islands, players, strict=True)))
         shares[kind] = np.mean([
             (origin != np.where(child < 0, -1, (child + i) % 2)).mean()
             for player, parents in zip(players, pairs, strict=True)

@@ -15,7 +15,7 @@ from gnn_training.files import reason
 from gnn_training.graph import Graph
 from gnn_training.search.crossover import GENERATION, Parent
 from gnn_training.search.engine import Budget, Portfolio, SearchWeights, Worker
-from gnn_training.search.gpu_islands import Group
+from gnn_training.search.gpu_islands import IslandBatch
 from gnn_training.search.gpu_searches import fitting
 
 ISLANDS = 4  # of a graph
@@ -56,9 +56,10 @@ def improve_labels(
     searches = [Labeller(rows[i], moves[i], seconds, trained, seed) for i in places]
 
     def search(gpu: int, mine: Sequence[Labeller]) -> None:
-        with Group.on_stream([each.lists for each in mine], trained.crossover, torch.device("cuda", gpu)) as group:
-            capacity = max(ISLANDS, group.capacity([each.search.num_colors for each in mine]))
-            group.search(enumerate(mine), capacity, ISLANDS, GENERATION)
+        lists, device = [each.lists for each in mine], torch.device("cuda", gpu)
+        with IslandBatch.on_stream(lists, trained.crossover, device) as batch:
+            capacity = max(ISLANDS, batch.capacity([each.search.num_colors for each in mine]))
+            batch.search(enumerate(mine), capacity, ISLANDS, GENERATION)
 
     with ThreadPoolExecutor(len(gpus)) as pool, progress("labelling validation graphs", 0, len(places)) as advance:
         parts = [searches[i :: len(gpus)] for i in range(len(gpus))]

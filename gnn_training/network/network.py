@@ -22,7 +22,7 @@ SAVED = (1, 2, 3, 4, 5, 6, 8, 11, 15, 20, 28, 40, 60)  # colors that more rounds
 HARDEST = 5.0  # decimal logarithm of the rounds that difficulty 100 stands for
 
 
-class Predictions(NamedTuple):
+class PredictionOutputs(NamedTuple):
     """What PredictionNetwork says of every search."""
 
     saved_logits: Tensor       # (G, T), see `chances`
@@ -79,7 +79,7 @@ class ColoringNetwork(nn.Module):
 
     def forward(
         self, states: Tensor | None, pairs: HeteroData | None
-    ) -> tuple[Tensor, Predictions | None, Tensor | None]:
+    ) -> tuple[Tensor, PredictionOutputs | None, Tensor | None]:
         """The weights of the rule, the predictions for some searches, and the conflicts of the children of pairs."""
         predictions = None if states is None else self.predictions(states)
         return self.rule, predictions, None if pairs is None else self.crossover(pairs)
@@ -93,7 +93,7 @@ class PredictionNetwork(nn.Module):
         outputs = len(SAVED) + len(GRAPH_TYPES) + 1
         self.layers = nn.Sequential(nn.Linear(STATE_FEATURES + 2, hidden), nn.SiLU(), nn.Linear(hidden, outputs))
 
-    def forward(self, inputs: Tensor) -> Predictions:
+    def forward(self, inputs: Tensor) -> PredictionOutputs:
         """Predictions for searches, from what `states.prediction_inputs` gives (G, STATE_FEATURES + 2)."""
         saved, types, rounds = self.layers(inputs).float().split([len(SAVED), len(GRAPH_TYPES), 1], 1)
-        return Predictions(saved, types, rounds[:, 0])
+        return PredictionOutputs(saved, types, rounds[:, 0])

@@ -42,7 +42,7 @@ class Ranges(NamedTuple):
     dense_ids: Tensor         # (N + 1,) nodes of a dense matrix and "no node"; one if the graphs are too large for it
 
 
-class Numbers(NamedTuple):
+class GraphIds(NamedTuple):
     """The numbers that `batch` gives to the graphs. It may leave some out; B is the largest one + 1."""
 
     node_graph: Tensor  # (V,) int64, the graph of every node, one of G
@@ -79,7 +79,7 @@ class Searched(NamedTuple):
 class Pad(nn.Module):
     """edge_index (2, E) and batch (V,) to graphs, the position (V,) of every node in its graph, sizes, and numbers."""
 
-    def forward(self, edge_index: Tensor, batch: Tensor) -> tuple[Graphs, Tensor, Ranges, Numbers]:
+    def forward(self, edge_index: Tensor, batch: Tensor) -> tuple[Graphs, Tensor, Ranges, GraphIds]:
         numbers = numbers_of(batch)
         graphs, position = pad(edge_index, numbers.node_graph)
         most_colors = (graphs.degrees.max() + 1).clamp(max=contract.MAX_COLORS)
@@ -90,7 +90,7 @@ class Pad(nn.Module):
             count_to(most_colors),
             count_to(torch.minimum(at_once(nodes) + 3, nodes)),  # an export needs an example above 2
             count_to(torch.minimum(starts, (nodes - 1).clamp(min=1))), count_to(0 * nodes + CHAINS),
-            count_to(torch.where(nodes <= contract.SETS_UP_TO, nodes + 1, 1)),
+            count_to(torch.where(nodes <= contract.SETS_MAX_NODES, nodes + 1, 1)),
         ), numbers  # fmt: skip
 
 
@@ -99,7 +99,8 @@ class Bound(nn.Module):
 
     def forward(self, graphs: Graphs, ranges: Ranges, seed: Tensor, steps: Tensor) -> tuple[Bounds, Limits]:
         colors, n = dsatur(graphs, ranges.greedy_color_ids, ranges.rank_ids), graphs.num_nodes
-        is_dense = (graphs.degrees.sum(1) >= contract.SETS_FROM * n * (n - 1)) & (n.max() <= contract.SETS_UP_TO)
+        is_dense = graphs.degrees.sum(1) >= contract.SETS_MIN_DENSITY * n * (n - 1)
+        is_dense = is_dense & (n.max() <= contract.SETS_MAX_NODES)
         ids, patience = ranges.dense_ids, PATIENCE * (rounds_of(steps, graphs) / contract.CALL_ROUNDS).sqrt()
         waiting = torch.nn.functional.pad(torch.where(is_dense[:, None], -1, colors), (0, 1))[:, ids]
         exists = torch.nn.functional.pad(graphs.exists, (0, 1))[:, ids]
@@ -123,7 +124,7 @@ class Search(nn.Module):
         super().__init__()
         self.rule, self.predictions = trained.rule, trained.predictions
 
-    def forward(self, graphs: Graphs, bounds: Bounds, limits: Limits, options: Options, numbers: Numbers) -> Searched:
+    def forward(self, graphs: Graphs, bounds: Bounds, limits: Limits, options: Options, numbers: GraphIds) -> Searched:
         seed = scalar(options.seed)
         rows = torch.arange(bounds.clique.shape[0], device=bounds.clique.device)          # (G,)
         asked = options.num_colors[numbers.number.clamp(max=options.num_colors.shape[0] - 1)]  # one for all or each
@@ -185,8 +186,8 @@ class Program(nn.Module):
         return tensors
 
 
-def numbers_of(batch: Tensor) -> Numbers:
-    """Numbers of the graphs in `batch` (V,). A number below 0, below the one before or from MAX_GRAPHS on is an error,
+def numbers_of(batch: Tensor) -> GraphIds:
+    """GraphIds of the graphs in `batch` (V,). A number below 0, below the one before or from MAX_GRAPHS on is an error,
     in an exported file too.
     """
     previous = torch.cat([batch[:1] - 1, batch[:-1]])
@@ -194,7 +195,7 @@ def numbers_of(batch: Tensor) -> Numbers:
     number = torch.where(batch < previous.clamp(min=0), MAX_GRAPHS, batch)[is_first]
     rows = torch.full_like(count_to((number.max() + 1).clamp(max=MAX_GRAPHS)), number.shape[0])
     rows = rows.scatter(0, number, torch.arange(number.shape[0], device=batch.device))
-    return Numbers(is_first.long().cumsum(0) - 1, number, rows)
+    return GraphIds(is_first.long().cumsum(0) - 1, number, rows)
 
 
 def scalar(value: Tensor) -> Tensor:

@@ -170,7 +170,7 @@ def needed_bytes(graphs: Sequence[Graph]) -> int:
     # Starts of cliques, each with nodes and neighbours, and nodes that a round looks at, with their neighbours.
     starts = min(size, max(contract.MIN_STARTS, contract.CLIQUE_WORK // nodes))
     active = min(size, max(rule.ACTIVE, size // rule.NODES_PER_ACTIVE))
-    dense = (size + 1) ** 2 if size <= contract.SETS_UP_TO else 0  # adjacency
+    dense = (size + 1) ** 2 if size <= contract.SETS_MAX_NODES else 0  # adjacency
     every = 25 * starts * (size + degree) + 60 * active * (degree + MAX_COLORS) + 10 * dense  # for every graph
     return 20_000_000 + 500 * edges + 2700 * nodes + 7 * pairs + len(graphs) * every
 

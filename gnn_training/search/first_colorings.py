@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gnn_training.contract import SETS_FROM, SETS_UP_TO
+from gnn_training.contract import SETS_MAX_NODES, SETS_MIN_DENSITY
 from gnn_training.graph import NeighbourLists
 from gnn_training.processes import interrupts
 from gnn_training.search import kernels
@@ -53,7 +53,7 @@ def first_coloring(lists: NeighbourLists, dsatur: np.ndarray | None = None) -> n
     dsatur (N,): the former, if it is known.
     """
     colors = kernels.dsatur(*lists) if dsatur is None else dsatur
-    if density(lists) >= SETS_FROM and len(colors) <= SETS_UP_TO:
+    if density(lists) >= SETS_MIN_DENSITY and len(colors) <= SETS_MAX_NODES:
         colors = min(colors, set_coloring(*lists, 0, FIRST_SET_MOVES, kernels.NEVER_STOP), key=np.max)
     return colors.astype(np.int16)
 

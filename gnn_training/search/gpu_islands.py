@@ -77,9 +77,9 @@ class GpuIsland(Island):
         return self.choose_starts(parents, int(self.random.integers(2**63)), other)
 
 
-class Group:
-    """Searches in some graphs, whose islands have a generation in one launch. An island that has found k colors pulls
-    the others of its search down.
+class IslandBatch:
+    """Searches in one or several graphs; one launch makes the children of all their islands. When an island has found k
+    colors, all islands of its search look for fewer.
     """
 
     def __init__(self, graphs: Sequence[NeighbourLists], weights: CrossoverWeights, device: torch.device):
@@ -93,7 +93,7 @@ class Group:
     def on_stream(
         cls, graphs: Sequence[NeighbourLists], weights: CrossoverWeights, device: torch.device
     ) -> Iterator[Self]:
-        """A group for the present thread, which gets the device and a stream of its own."""
+        """A batch for the present thread, which gets the device and a stream of its own."""
         with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
             yield cls(graphs, weights, device)
 

@@ -54,13 +54,13 @@ def _color(worker: Worker, gpu: int, failed: set[int]) -> None:
     """Keep a group of islands until the search is over. failed: GPUs of which an error was told; the cores go on."""
     import torch
 
-    from gnn_training.search.gpu_islands import Group
+    from gnn_training.search.gpu_islands import IslandBatch
 
     worker.method, device = f"crossover search on GPU {gpu}", torch.device("cuda", gpu)
     try:
-        with Group.on_stream([worker.lists], worker.search.trained.crossover, device) as group:
-            count = group.capacity([int(worker.search.best.max())])
-            group.search([(0, worker)], count, count, ROUNDS)
+        with IslandBatch.on_stream([worker.lists], worker.search.trained.crossover, device) as batch:
+            count = batch.capacity([int(worker.search.best.max())])
+            batch.search([(0, worker)], count, count, ROUNDS)
     except Exception as error:  # whatever torch, numba and the driver raise
         if gpu not in failed:
             failed.add(gpu)

@@ -6,7 +6,7 @@ from itertools import count
 
 import numpy as np
 
-from gnn_training.contract import SETS_FROM
+from gnn_training.contract import SETS_MIN_DENSITY
 from gnn_training.graph import NeighbourLists
 from gnn_training.search import kernels, proofs
 from gnn_training.search.crossover import GENERATION, Parent, children
@@ -33,7 +33,7 @@ FIRST_MOVES = 20_000  # of TabuCol on each of them; doubled after all of them
 SET_MOVES, LAST_SET_MOVES = 600, 19_200  # of the search for an independent set, at first and at last
 PART_WORK = 2  # of crossover search, for that of the sets before it
 PART_NODES, PART_SHARE = 500, 0.25  # nodes that independent sets leave: so many, or a larger share
-SETS_NODES = 700  # from which independent sets help later, in graphs of density SETS_FROM
+SETS_NODES = 700  # from which independent sets help later, in graphs of density SETS_MIN_DENSITY
 RANDOM_RATIO = 2.0  # of DSATUR's colors and a clique: below it, as in geometric graphs, they do not
 FIRST_ROUNDS = 2_000  # of the trained rule in its shortest runs
 VISITS_PER_ROUND = 11, 40  # work of a round of the trained rule: per mean degree, and besides
@@ -204,7 +204,7 @@ def methods_for(lists: NeighbourLists, first: Coloring, clique: int, trained: Se
     n, is_random = len(first.colors), first.num_colors >= RANDOM_RATIO * clique
     proof = 1 if n <= PROOF_NODES else PROOF_SHARE
     methods: dict[Method, float] = {branch_and_bound: proof, crossover_search: 2, trained_rule: 2, fewer_colors: 0.5}
-    if is_random and density(lists) >= SETS_FROM and n >= SETS_NODES:  # where nobody proves anything
+    if is_random and density(lists) >= SETS_MIN_DENSITY and n >= SETS_NODES:  # where nobody proves anything
         methods = {crossover_search: 2, independent_sets: 4, fewer_colors: 0.5, trained_rule: 0.5}
     if trained.rule is None:
         del methods[trained_rule]

@@ -31,7 +31,7 @@ from gnn_training.search.search_kernel import SearchTask, search_graph, search_l
 
 log = logging.getLogger(__name__)
 CLIQUE_SHARE = 0.2  # of the time, for cliques
-WHOLE = 0.9  # share of the nodes in which the whole graph is searched, because to begin again costs more
+WHOLE_GRAPH_SHARE = 0.9  # share of the nodes in which the whole graph is searched, because to begin again costs more
 SET_SHARE, SET_STOP = 0.5, 0.75  # of the time: sets are given moves for the first, and stop at the second
 
 
@@ -111,7 +111,7 @@ def _better_ones(
     while best.num_colors > budget.lower and time.monotonic() < budget.deadline:
         k, method, num_done = best.num_colors - 1, "smallest last", 0
         parts = open_parts(lists, cores, colors, k)
-        if parts and len(parts[-1]) >= WHOLE * len(colors):
+        if parts and len(parts[-1]) >= WHOLE_GRAPH_SHARE * len(colors):
             yield from _search(lists, trained, budget, clique, best, is_first, extra)
             return
         for i, nodes in enumerate(parts):

@@ -11,7 +11,7 @@ from torch import Tensor
 from gnn_training.search import search_cuda
 from gnn_training.search.crossover import Parent
 from gnn_training.search.gpu_crossover import cross_pairs
-from gnn_training.search.gpu_islands import GpuIsland, Group
+from gnn_training.search.gpu_islands import GpuIsland, IslandBatch
 from gnn_training.training.games import CHILDREN, MOVES, TEMPERATURE, Player
 
 
@@ -25,7 +25,7 @@ class GpuPlayer(Player):
         self.waiting = tuple(parents)
 
 
-class Games(Group):
+class GameBatch(IslandBatch):
     """Games as `Player` plays them, each with one island."""
 
     def cross(self, generation: Sequence[tuple[GpuIsland, list[Parent]]]) -> None:

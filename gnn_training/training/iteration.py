@@ -71,7 +71,7 @@ class Iteration:
     def _play_on_gpu(self, games: Sequence[PlannedGame]) -> list[FinishedGame]:
         """Play games side by side. The seconds of a game are its share of those of all."""
         from gnn_training.search.gpu_islands import compile_children
-        from gnn_training.training.gpu_games import Games, GpuPlayer
+        from gnn_training.training.gpu_games import GameBatch, GpuPlayer
 
         device, players = self.dataset.device, dict[int, Player]()
         graphs = sorted({game.graph for game in games})
@@ -86,8 +86,8 @@ class Iteration:
         compile_children(device)
         start = time.monotonic()
         try:
-            with Games.on_stream([self.dataset.lists(graph) for graph in graphs], self.weights, device) as group:
-                group.search(begun(), group.capacity(self.dataset.data.dsatur_colors[graphs].tolist()), 1, GENERATION)
+            with GameBatch.on_stream([self.dataset.lists(graph) for graph in graphs], self.weights, device) as batch:
+                batch.search(begun(), batch.capacity(self.dataset.data.dsatur_colors[graphs].tolist()), 1, GENERATION)
         except MachineError as error:
             raise MachineError(f"self-play on {device}: {error}: report it; --self-play 0 leaves it out") from error
         seconds = (time.monotonic() - start) / len(games)

@@ -24,7 +24,7 @@ from gnn_training.contract import UNKNOWN_TYPE
 from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
 from gnn_training.network.crossover_network import size_of, squared_errors
-from gnn_training.network.network import SAVED, ColoringNetwork, Predictions
+from gnn_training.network.network import SAVED, ColoringNetwork, PredictionOutputs
 from gnn_training.search.batches import Searcher
 from gnn_training.settings import TrainSettings
 from gnn_training.training.games import PairBatch
@@ -146,7 +146,7 @@ class Learner:
             self.totals[name] += total
         self.totals["steps"] += self._steps_summed
         self._clear_sums()
-        if any(self.rt.any(self.bad_steps.item() >= MAX_BAD_STEPS)):
+        if self.rt.any_rank(self.bad_steps.item() >= MAX_BAD_STEPS)[0]:
             raise UserError(
                 f"the loss was not finite {MAX_BAD_STEPS} steps in a row (step {self.step}): "
                 f"lower --learning-rate ({self.settings.peak_rate}) or --clip ({self.settings.clip})"
@@ -227,7 +227,7 @@ def loss_terms(
     return terms
 
 
-def prediction_terms(predicted: Predictions, states: StateBatch) -> dict[str, Tensor]:
+def prediction_terms(predicted: PredictionOutputs, states: StateBatch) -> dict[str, Tensor]:
     """Loss terms of PredictionNetwork: by maximum likelihood, as in survival analysis, for the colors saved."""
     has_saved = (states.saved[:, None] >= thresholds(states.saved.device)).float()  # (S, T)
     had_saved = torch.cat([torch.ones_like(has_saved[:, :1]), has_saved[:, :-1]], 1)  # the number before

@@ -117,7 +117,7 @@ class SelfPlay:
         is_open = True
         while is_open:
             is_over = iteration.wait(WAIT_SECONDS)
-            stopped, is_open = self.rt.any(bool(signals), not is_over)
+            stopped, is_open = self.rt.any_rank(bool(signals), not is_over)
             if stopped:
                 return False
         return True

@@ -77,7 +77,7 @@ class Trainer:
                 "%s at step %d after %s, %d x %s; the best rule is that of step %d", ended, learner.step,
                 duration(self.progress.seconds), rt.world_size, rt.device_name, self.progress.best_step,
             )  # fmt: skip
-        rt.any(False)  # wait for rank 0, or another machine would not find all files
+        rt.barrier()  # wait for rank 0, or another machine would not find all files
         return ended
 
     def _start(self) -> None:
@@ -95,7 +95,7 @@ class Trainer:
         settings, learner, progress, rt = self.settings, self.learner, self.progress, self.rt
         evaluate_every = settings.evaluate_every or -(-learner.num_steps // EVALUATIONS)
         sync_every = math.gcd(SYNC_STEPS, settings.log_every) if rt.device.type == "cuda" else 1  # a look waits for it
-        stopped, out_of_time = rt.any(bool(signals), self._is_out_of_time())
+        stopped, out_of_time = rt.any_rank(bool(signals), self._is_out_of_time())
         batches = self.loader.starting_at(learner.step)
         self.monitor.restart()
         reported = progress.step_seconds
@@ -116,7 +116,7 @@ class Trainer:
             learner.update(graphs, states, self.self_play.batch(learner.step))
             if learner.step % sync_every == 0:
                 learner.reduce()
-                stopped, out_of_time = rt.any(bool(signals), self._is_out_of_time())
+                stopped, out_of_time = rt.any_rank(bool(signals), self._is_out_of_time())
             progress.graphs += graphs.num_graphs
             progress.step_seconds += self._add_time()
             if learner.step % settings.log_every == 0:
@@ -205,7 +205,7 @@ class Trainer:
         named.
         """
         settings, rt, sha256 = self.settings, self.rt, self.data_sha256
-        if any(rt.any(sha256 != rt.broadcast(sha256))):
+        if rt.any_rank(sha256 != rt.broadcast(sha256))[0]:
             raise UserError(f"{settings.data}: the machines hold different graphs; give all of them the same volume")
         state = rt.broadcast(find_state(settings, sha256) if rt.is_main else None)
         if state is not None:
