@@ -51,7 +51,8 @@ COMMANDS = {
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run one command; return 0, 2 to 6 after an error that one sentence explains, or 128 + number of a signal.
+    """Run one command; return 0, 2 to 6 after an error that one sentence explains, 141 if the reader of the
+    output has ended, or 128 + number of a signal.
     SystemExit(2) for flags that cannot be read; or with the exit code of a job that has explained it.
     """
     atexit.register(gc.freeze)  # otherwise the last collection takes a second for what torch has loaded

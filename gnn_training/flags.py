@@ -28,7 +28,7 @@ class CommandLine(Settings):
     """What every command has besides its settings."""
 
     settings: PathOrNone = None
-    """JSON file of settings, as --dry-run prints them. Flags override it."""
+    """JSON file of settings, such as those in `settings/` of a run folder. Flags override it."""
     dry_run: bool = False
     """Show what would be done and stop."""
 

@@ -144,8 +144,8 @@ class TrainSettings(Settings):
     steps: Count = 0
     """Number of optimizer steps of the whole training; 0 takes as many as --searches needs."""
     searches: Annotated[Positive | None, _optional("INT")] = None
-    """Number of searches of the whole training if --steps is 0, two per graph of a step. By default 51200, in `run` a
-    quarter of them if shipped weights are trained on generated graphs.
+    """Number of searches of the whole training if --steps is 0; a step makes two per graph. By default 51200; `run`
+    makes a quarter of them from the shipped weights on generated graphs.
     """
     minutes: Amount = 0.0
     """Stop training after this many minutes; 0 sets no limit."""
@@ -305,7 +305,7 @@ class EvaluateSettings(SearchSettings):
     seconds: Amount = 0.0
     """Let `color` search each graph for so many seconds, too; 0 leaves it out."""
     calls: Count = 0
-    """Most graphs to give to the model in one call each; 0 takes all. A call takes longer than DSATUR."""
+    """Most graphs to give to the model in one call each; 0 takes all. The others have no score of one call."""
     tabucol: bool = False
     """Also run TabuCol and the search with trained, untrained and shipped weights, each for --seconds (0.2 s if 0) on
     one thread, and TabuCol for the time of the call.

@@ -243,7 +243,7 @@ def test_a_wrong_header_is_mentioned(tmp_path: Path, tiny_model: Path, caplog):
     graph = tmp_path / "lies.col"
     graph.write_text("p edge 3 99\ne 1 2\n")
     run(graph, tiny_model)
-    assert "99" in caplog.text
+    assert "the header says 99 edges, the file has 1" in caplog.text
 
 
 def test_nodes_in_a_picture_have_the_number_and_the_shade_of_their_color():

@@ -106,12 +106,14 @@ def test_tabucol_and_the_search_have_the_seconds_and_their_progress_is_noted(tmp
     assert report["summary"]["methods"]["tabucol"]["graphs"] == 1 and "| TabuCol " in capsys.readouterr().out
 
 
-def test_tabucol_has_the_seconds_of_the_rules_and_again_those_of_a_call(folder: Path):
+def test_tabucol_has_the_seconds_of_the_rules_and_again_those_of_a_call(folder: Path, monkeypatch):
+    predict = Model.predict
+    monkeypatch.setattr(Model, "predict", lambda *args, **options: time.sleep(0.5) or predict(*args, **options))
     report = run(folder / "random.col", SHIPPED_MODEL, tabucol=True)
     [row] = report["graphs"]
     for method in ("rule", "untrained", "tabucol"):
-        assert row["seconds"][method] == pytest.approx(COMPARED_SECONDS, abs=0.2)
-    assert row["seconds"]["tabucol_call"] == pytest.approx(row["seconds"]["one_call"], abs=1)
+        assert COMPARED_SECONDS <= row["seconds"][method] < COMPARED_SECONDS + 1
+    assert row["seconds"]["tabucol_call"] > row["seconds"]["one_call"] - 0.1 > 0.4
     assert report["verdict"].startswith("On 1 graphs with 0.2 s each, this file ") and "search" not in row["colors"]
     assert "shipped" not in row["colors"]  # which is the same
     assert row["clique"] < row["colors"]["tabucol"] <= row["colors"]["dsatur"]

@@ -120,7 +120,7 @@ def test_a_change_and_its_opposite_give_the_same_gradient(network: ColoringNetwo
     torch.testing.assert_close(one, other)
 
 
-def test_searches_with_the_found_weights_get_better_by_training(network: ColoringNetwork):
+def test_training_moves_weights_to_better_searches(network: ColoringNetwork):
     best = 0.5 * torch.randn(NUM_WEIGHTS)
     search = finds(lambda weights: 4 + 0.05 * (weights - best).square().sum(2))
     optimizer = torch.optim.AdamW(network.parameters(), 2e-2, weight_decay=0)
@@ -150,7 +150,7 @@ def test_a_graph_of_unknown_family_adds_no_family_loss(network: ColoringNetwork)
 
 
 @pytest.mark.parametrize("graphs", [GRAPHS, [SINGLE], [Graph.from_edges(5, [])]], ids=["several", "one", "edgeless"])
-def test_every_weight_gets_a_finite_gradient(network: ColoringNetwork, graphs: list[Graph]):
+def test_rule_and_predictions_get_finite_gradients(network: ColoringNetwork, graphs: list[Graph]):
     sum(terms(network, graphs).values()).backward()
     weights = network.rule, *network.predictions.parameters()  # there are no pairs for the crossover network
     assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in weights)

@@ -69,7 +69,7 @@ def test_completion_colors_the_rest_and_properly_where_colors_are_enough(n, dens
 
 
 @pytest.mark.parametrize("method", [methods.tabu_search, methods.crossover_search])
-def test_every_method_colors_a_random_graph_as_well_as_published(method: Method):
+def test_tabu_and_crossover_search_color_a_random_graph_as_well_as_published(method: Method):
     assert found(GRAPH, {method: 1}, 100_000_000, lower=FEW_COLORS)[-1].max() + 1 == FEW_COLORS
 
 

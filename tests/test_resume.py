@@ -65,7 +65,7 @@ def saving(run: Path, step: int) -> bool:
     return last_step(run) >= step and any((run / "checkpoints").glob(".*.tmp"))
 
 
-def test_stops_just_before_and_after_an_evaluation_and_settings_that_change_no_weight_change_nothing(settings, trained):
+def test_stops_around_an_evaluation_change_nothing(settings, trained):
     begun = settings.model_copy(update={"checkpoint_every": 3, "minutes": 60.0, "patience": 9})
     assert interrupt(begun, signal.SIGTERM, partial(reached, settings.run, 6)) == 143
     stopped = status(settings.run)

@@ -389,7 +389,7 @@ def test_noise_is_the_hash_in_integers_without_limits_and_below_1():
     assert table.min() >= 0 and table.max() < 1
 
 
-def test_numbers_of_colors_share_few_tables_of_the_same_noise_as_that_of_the_file():
+def test_noise_tables_are_shared_and_equal_those_of_the_file():
     tables = {num_colors: noise_table(num_colors) for num_colors in range(1, 301)}
     assert all(table.shape[1] >= num_colors for num_colors, table in tables.items())
     different = {id(table): table for table in tables.values()}.values()

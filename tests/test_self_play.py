@@ -160,7 +160,7 @@ def test_two_ranks_play_the_games_of_one_and_share_its_batches(tmp_path: Path):
     assert len(files[0]) == ITERATIONS // 2 and [f.read_bytes() for f in files[0]] == [f.read_bytes() for f in files[1]]
 
 
-def test_the_network_learns_from_pairs_what_becomes_of_children(tiny_data: Path, tmp_path: Path, rt: Runtime):
+def test_the_network_fits_the_pairs_of_its_games(tiny_data: Path, tmp_path: Path, rt: Runtime):
     games, network = start(rt, tiny_runs.settings(tiny_data, tmp_path, self_play=1.0, games=8)), CrossoverNetwork()
     games.advance(0, 20, network, [])
     optimizer = torch.optim.AdamW(network.parameters(), 5e-3)
