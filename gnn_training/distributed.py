@@ -92,7 +92,8 @@ def join(device: str = "auto", timeout: timedelta = TIMEOUT) -> Iterator[Runtime
             )  # fmt: skip
             yield Runtime(rank, world_size, where)
         except torch.OutOfMemoryError as error:
-            raise MachineError(f"the GPU of rank {rank} has too little memory: lower --batch-size") from error
+            advice = "lower --batch-size or --batch-pairs"
+            raise MachineError(f"the GPU of rank {rank} has too little memory: {advice}") from error
         except RuntimeError as error:
             if not any(words in str(error) for words in TIMED_OUT):
                 raise

@@ -127,14 +127,14 @@ def require_places(outputs: Iterable[Path], inputs: Iterable[Path] = ()) -> None
     """Raise UserError before any work if the folder of an output does not exist, or an output is an input or another
     output.
     """
-    there = {path.resolve(): path for path in inputs}
+    taken = {path.resolve(): path for path in inputs}
     for path in outputs:
         if not os.path.isdir(path.parent):
             raise UserError(f"{path}: its folder does not exist; make it or name another file")
         place = path.resolve()
-        if other := there.get(place):
+        if other := taken.get(place):
             raise UserError(f"{path}: is the same file as {other}, which is read or also written; name another")
-        there[place] = path
+        taken[place] = path
 
 
 def reason(error: Exception) -> str:

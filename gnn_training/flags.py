@@ -43,9 +43,9 @@ def parse(kind: type[Settings], program: str, description: str, flags: Sequence[
         field.description = " ".join(field.description.split()) if field.description else None
     nested, boxes = _in_boxes(both, BOXES if issubclass(kind, TrainSettings) else {})
     default = {}
-    if known := _default(both, flags):
-        parts = {title: box.model_construct(**dict(known)) for title, box in boxes.items()}
-        default = {"default": nested.model_construct(**dict(known), **parts)}
+    if defaults := _default(both, flags):
+        parts = {title: box.model_construct(**dict(defaults)) for title, box in boxes.items()}
+        default = {"default": nested.model_construct(**dict(defaults), **parts)}
     resolved = tyro.cli(
         nested, prog=program, description=description, args=flags,
         config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes), **default,

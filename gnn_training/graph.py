@@ -34,10 +34,10 @@ class NeighbourLists(NamedTuple):
         place = np.full(self.num_nodes, -1, dtype=np.int32)
         place[nodes] = np.arange(len(nodes))
         begins, sizes = self.offsets[nodes], self.offsets[nodes + 1] - self.offsets[nodes]
-        ends = np.concatenate([[0], np.cumsum(sizes)])
-        target = place[self.neighbours[np.repeat(begins - ends[:-1], sizes) + np.arange(ends[-1])]]
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        target = place[self.neighbours[np.repeat(begins - offsets[:-1], sizes) + np.arange(offsets[-1])]]
         inside = np.concatenate([[0], np.cumsum(target >= 0)])
-        return NeighbourLists(inside[ends], target[target >= 0])
+        return NeighbourLists(inside[offsets], target[target >= 0])
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,9 @@ def model_file(name: Path | str) -> Path:
         from huggingface_hub import snapshot_download
 
         folder = Path(snapshot_download(repo, revision=revision, allow_patterns=[SUMS_FILE, *FILES]))
-    there = [MODEL_FILE, *(file for file in FILES if (folder / file).exists())]
+    names = [MODEL_FILE, *(file for file in FILES if (folder / file).exists())]
     hint = f"delete {folder.parents[1]}, or name a model or revision that `coloring-gnn push` uploaded"
-    files.read_checked(folder, there, hint)
+    files.read_checked(folder, names, hint)
     return folder / MODEL_FILE
 
 

@@ -61,6 +61,11 @@ def test_a_job_on_another_machine_is_estimated_without_gpus(capsys):
     assert said.strip().splitlines()[-1].startswith("This job is worth 2 x H200. More would be used for less than half")
 
 
+def test_the_estimate_is_of_the_searches_that_the_job_makes(capsys):
+    job.check(settings("cpu", assume="h200x1", seed=3))
+    assert "12800, of 1500 rounds" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("machine", "advice"), [("b200x1", "worth 1 x B200."), ("h100x2", "worth 2 x H100.")])
 def test_a_job_that_is_worth_every_gpu_is_told_so(capsys, machine: str, advice: str):
     job.check(settings("multi", assume=machine))

@@ -26,6 +26,7 @@ from gnn_training.graph import Graph, Instance
 from gnn_training.graph_objects import as_graph
 from gnn_training.jobs import evaluate as job
 from gnn_training.jobs.evaluate import COMPARED_SECONDS, evaluate
+from gnn_training.onnx_program.session import Model
 from gnn_training.report import scores
 from gnn_training.settings import EvaluateSettings
 

@@ -22,9 +22,9 @@ from dimacs import json_graph, write_col
 from tiny_runs import ROOT, full_disk, start_command, wait_for
 
 from gnn_training import files
-from gnn_training.data import labels, packed
+from gnn_training.data import labelling, packed
 from gnn_training.data.families import GraphSpec
-from gnn_training.data.labels import split
+from gnn_training.data.labelling import split
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import StorageError, UserError
 from gnn_training.graph import Graph, is_proper
@@ -145,7 +145,7 @@ def test_one_graph_in_five_of_every_family_and_size_is_for_validation():
     families, num_nodes = rng.integers(4, size=2000), rng.integers(10, 800, size=2000)
     chosen = split(num_nodes, families, seed=0)
     assert chosen.sum() == 400
-    bucket = np.searchsorted(labels.SIZE_BOUNDS, num_nodes, side="right")
+    bucket = np.searchsorted(labelling.SIZE_BOUNDS, num_nodes, side="right")
     for family in range(4):
         for size in range(4):
             inside = chosen[(families == family) & (bucket == size)]
@@ -161,7 +161,7 @@ def test_few_graphs_leave_one_for_training_and_one_for_validation(graphs, valida
 
 def test_a_worker_loads_no_torch():
     program = (
-        "import sys; import gnn_training.data.labels, gnn_training.data.families; "
+        "import sys; import gnn_training.data.labelling, gnn_training.data.families; "
         "assert not {'torch', 'torch_geometric', 'onnxruntime', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
@@ -183,7 +183,8 @@ def importing(*sources: Path, out: Path, **changes) -> ImportSettings:
 def import_here(settings: ImportSettings) -> PackedGraphs:
     """Import without workers, which take seconds to start."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(labels, "run_in_processes", lambda f, calls, _: (f(*call) or i for i, call in enumerate(calls)))
+        here = lambda f, calls, _: (f(*call) or i for i, call in enumerate(calls))  # noqa: E731
+        patch.setattr(labelling, "run_in_processes", here)
         return import_graphs(settings)
 
 

@@ -156,6 +156,7 @@ def test_an_island_whose_parents_are_alike_meets_another_that_is_far_and_else_be
         other[:changed] = (other[:changed] + 1) % 4
         assert not island.choose_starts(parents, 0, other)
         assert island.starts[0].tolist() == colors.tolist()
+        assert not np.shares_memory(island.starts[0], colors)  # which may be of the elite; a search changes its starts
         assert (island.starts[1] == (other if is_far else -1)).all()
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_graphs import padded
 
-from gnn_training.data.labels import HORIZON
+from gnn_training.contract import HORIZON
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.graph import Graph, Instance, concatenated, is_proper

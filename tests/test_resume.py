@@ -25,7 +25,7 @@ from gnn_training.jobs.train import train
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint, trainer
-from gnn_training.training.learner import LOSS_WEIGHTS, MAX_BAD_STEPS, NORMS
+from gnn_training.training.learner import GRADIENT_NORMS, LOSS_WEIGHTS, MAX_BAD_STEPS
 from gnn_training.training.trainer import require_same
 
 LOSSES = [
@@ -145,7 +145,7 @@ def test_tensorboard_shows_every_record_and_compares_settings_and_final_scores(t
     multiplexer = EventMultiplexer().AddRunsFromDirectory(str(trained / "tensorboard")).Reload()
     assert list(multiplexer.Runs()) == ["."]  # a run of TensorBoard for the settings alone would be another one
     events = multiplexer.GetAccumulator(".")
-    shown = {f"train/{name}" for name in (*LOSS_WEIGHTS, *NORMS, "learning_rate", "graphs_per_second")}
+    shown = {f"train/{name}" for name in (*LOSS_WEIGHTS, *GRADIENT_NORMS, "learning_rate", "graphs_per_second")}
     assert shown | {"validation/gap", "validation/dsatur_gap"} < set(events.Tags()["scalars"])
     assert [event.step for event in events.Scalars("validation/gap")] == [0, 7, 14, 21, 28, 35, 40]
     data = events.SummaryMetadata(SESSION_START_INFO_TAG).plugin_data.content
@@ -219,7 +219,7 @@ def test_records_are_means_of_all_steps_since_the_last_also_after_an_interruptio
     single, found = metrics(trained, "train"), metrics(settings.run, "train")
     assert [record["step"] for record in found] == [10, 20, 30, 40]
     for i, record in enumerate(found):
-        for name in (*LOSS_WEIGHTS, *NORMS):
+        for name in (*LOSS_WEIGHTS, *GRADIENT_NORMS):
             assert record[name] == pytest.approx(fmean(one[name] for one in single[10 * i : 10 * i + 10]), rel=1e-6)
 
 
@@ -260,9 +260,9 @@ def test_a_second_training_of_a_folder_is_refused_and_a_second_signal_ends_the_f
         os.kill(process.pid, number)
     time.sleep(0.7)
     assert process.is_alive()
-    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, signal.SIGTERM)
     process.join(30)
-    assert process.exitcode == 130
+    assert process.exitcode == 143
 
 
 def test_a_training_begins_with_the_weights_of_another(settings: TrainSettings, trained: Path):

@@ -114,6 +114,7 @@ def train_few_pairs(settings: TrainSettings) -> None:
 
 def start(rt: Runtime, settings: TrainSettings) -> SelfPlay:
     data = PackedGraphs.open(settings.data)
+    (settings.run / "self_play").mkdir(parents=True, exist_ok=True)
     return SelfPlay(settings, DeviceDataset(data, rt.device), data.indices("train"), rt)
 
 
@@ -123,7 +124,7 @@ def iterations_of(rt: Runtime, settings: TrainSettings) -> tuple[bytes, list[lis
     torch.manual_seed(0)
     games, network = start(rt, settings), CrossoverNetwork()
     for step in range(0, 10, 2):
-        games.advance(step, 20, network, [])
+        games.advance(step, 20, network, lambda: False)
     batches = [features(games, step) for step in range(3)]
     other = CrossoverNetwork()
     other.direct.weight.data[0, 0] = -1.0  # conflicts are bad
@@ -162,7 +163,7 @@ def test_two_ranks_play_the_games_of_one_and_share_its_batches(tmp_path: Path):
 
 def test_the_network_fits_the_pairs_of_its_games(tiny_data: Path, tmp_path: Path, rt: Runtime):
     games, network = start(rt, tiny_runs.settings(tiny_data, tmp_path, self_play=1.0, games=8)), CrossoverNetwork()
-    games.advance(0, 20, network, [])
+    games.advance(0, 20, network, lambda: False)
     optimizer = torch.optim.AdamW(network.parameters(), 5e-3)
     pairs = batch_of(games.buffer.pairs, games.dataset)
     errors = []
@@ -187,7 +188,7 @@ def test_from_nothing_games_teach_what_holds_for_other_graphs(tmp_path: Path, mo
     torch.manual_seed(0)
     network = CrossoverNetwork()
     validation = PairValidation(games.buffer, games.dataset, network, rt)
-    games.advance(0, 20, network, [])
+    games.advance(0, 20, network, lambda: False)
     optimizer, steps = torch.optim.AdamW(network.parameters(), 2e-3), 300
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(steps):
@@ -206,14 +207,14 @@ def test_minutes_decide_how_many_games_an_iteration_has(tiny_data: Path, tmp_pat
     for name, value in (("ITERATIONS", 3), ("FIRST_GAMES", 2)):
         monkeypatch.setattr(self_play, name, value)
     games = start(rt, tiny_runs.settings(tiny_data, tmp_path / "run", self_play=0.5))
-    games.advance(0, 10, CrossoverNetwork(), [])
+    games.advance(0, 10, CrossoverNetwork(), lambda: False)
     assert games.num_played == 1 and games.games > 1  # 30 s on all threads, less the first iteration, in two others
     games.close()
 
 
 def test_a_signal_leaves_the_iteration_out_and_no_game_goes_on(tiny_data: Path, tmp_path: Path, rt: Runtime):
     games = start(rt, tiny_runs.settings(tiny_data, tmp_path / "run", self_play=1.0, games=1000))
-    assert not games.advance(0, 10, CrossoverNetwork(), [1.0])
+    assert not games.advance(0, 10, CrossoverNetwork(), lambda: True)
     games.close()
     assert games.num_played == 0 and games.buffer.iterations == {} and not any((tmp_path / "run").glob("self_play/*"))
 
@@ -238,5 +239,9 @@ def test_kill_9_while_games_are_played_changes_nothing(tiny_data: Path, tmp_path
     assert tiny_runs.finish(train_few_pairs, settings) == 0
     assert_same_run(settings.run, reference.run)
     best = tiny_runs.newest(reference.run)["network"]
+    checkpoint = reference.run / "checkpoints/step-00000039.pt"
+    other = reference.model_copy(update={"run": tmp_path / "other", "resume_from": checkpoint})
+    assert tiny_runs.finish(train_few_pairs, other) == 0  # with the games of the other folder
+    assert tiny_runs.differences(tiny_runs.newest(other.run)["network"], best) == []
     assert best["crossover.first.weight"].isfinite().all()
     assert any(record["crossover"] > 0 for record in tiny_runs.metrics(reference.run, "train"))

@@ -1,7 +1,9 @@
 """An exported file in ONNX Runtime: batches, options, limits of time and memory, and the shipped file."""
 
+import os
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -25,7 +27,7 @@ from gnn_training.jobs.color import color
 from gnn_training.machine import num_cores
 from gnn_training.network import crossover_weights
 from gnn_training.onnx_program import golden, session
-from gnn_training.onnx_program.session import Model, needed_bytes
+from gnn_training.onnx_program.session import Model, cached_model, needed_bytes
 from gnn_training.settings import ColorSettings, EvaluateSettings, RunSettings
 
 TRIANGLE = Graph.from_edges(3, [(0, 1), (1, 2), (0, 2)])
@@ -135,6 +137,14 @@ def test_memory_that_runs_out_within_a_call_is_a_memory_error(tmp_path: Path):
 def test_without_a_number_of_threads_all_cores_work_and_a_pickled_model_opens_its_file_again(tiny_model: Path):
     model = pickle.loads(pickle.dumps(Model(tiny_model)))
     assert model.threads == Model(tiny_model, 1000).threads == num_cores() and model.path == tiny_model
+
+
+def test_a_model_is_opened_again_after_its_file_has_changed(tiny_model: Path, tmp_path: Path):
+    path = Path(shutil.copy(tiny_model, tmp_path))
+    first = cached_model(path)
+    assert cached_model(path) is first
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+    assert cached_model(path) is not first
 
 
 @pytest.mark.parametrize(

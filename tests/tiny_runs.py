@@ -24,7 +24,7 @@ import torch.distributed as dist
 from gnn_training.data import packed
 from gnn_training.data.families import FAMILIES, draw
 from gnn_training.data.label import label, long_search
-from gnn_training.data.labels import split
+from gnn_training.data.labelling import split
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError

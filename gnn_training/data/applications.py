@@ -152,8 +152,8 @@ def frequencies(rng: Generator, n: int) -> Instance:
     away *= np.exp(hills + hills.T)
     is_squared = rng.random() < 0.25
     degree = n * (log_uniform(rng, 0.01, 0.06) if is_squared else log_uniform(rng, 0.06, 0.4))
-    near = away <= np.sort(away, axis=None)[min(n * n - 1, n + round(degree * n))]
-    return Instance(conflict_graph(near) if is_squared else Graph.from_adjacency(near))
+    is_adjacent = away <= np.sort(away, axis=None)[min(n * n - 1, n + round(degree * n))]
+    return Instance(conflict_graph(is_adjacent) if is_squared else Graph.from_adjacency(is_adjacent))
 
 
 def lightpaths(rng: Generator, n: int) -> Instance:

@@ -60,7 +60,7 @@ def moves_factor(num_nodes: int) -> float:
     return max(1.0, num_nodes / PATIENCE_NODES)
 
 
-def long_search(known: Label, graph: Graph, rule: np.ndarray, seed: int) -> Label:
+def long_search(label_so_far: Label, graph: Graph, rule: np.ndarray, seed: int) -> Label:
     """The label with a search of HORIZON times the rounds of a call: when it had how few colors, and what it had seen
     after the rounds of a call and at STATES other times, which are drawn by `seed`.
     """
@@ -68,18 +68,18 @@ def long_search(known: Label, graph: Graph, rule: np.ndarray, seed: int) -> Labe
     from gnn_training.search.search_kernel import SearchTask, search_graph
 
     lists = graph.csr()
-    n, num_colors, clique = graph.num_nodes, int(known.first.max()) + 1, clique_size(lists)
+    n, num_colors, clique = graph.num_nodes, int(label_so_far.first.max()) + 1, clique_size(lists)
     if num_colors <= clique:
-        return known
-    call = min(CALL_ROUNDS, rounds_by_size(n))
+        return label_so_far
+    call_rounds = min(CALL_ROUNDS, rounds_by_size(n))
     rng = np.random.default_rng([seed, n, len(lists.neighbours)])
-    bounds = math.log(FIRST_STATE), math.log(HORIZON * call / LATEST_STATE)
-    times = np.array(sorted({call, *np.exp(rng.uniform(*bounds, STATES)).astype(int).tolist()}))
-    end = search_graph(lists, SearchTask(known.first, HORIZON * call, seed, clique, times=times), rule)
+    bounds = math.log(FIRST_STATE), math.log(HORIZON * call_rounds / LATEST_STATE)
+    times = np.array(sorted({call_rounds, *np.exp(rng.uniform(*bounds, STATES)).astype(int).tolist()}))
+    end = search_graph(lists, SearchTask(label_so_far.first, HORIZON * call_rounds, seed, clique, times=times), rule)
     reached, rounds = end.reached[end.num_colors :][::-1], times[: len(end.states)]
     return replace(
-        known,
-        search_rounds=HORIZON * call,
+        label_so_far,
+        search_rounds=HORIZON * call_rounds,
         clique=clique,
         search_colors=end.num_colors,
         reached=reached,

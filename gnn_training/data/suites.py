@@ -40,17 +40,17 @@ def best_known(path: Path = DIMACS) -> dict[str, int]:
     """Column best_known of a CSV by its column name."""
     content = files.read_bytes(path, CSV_LIMIT, "name a CSV that you may read")
     rows = csv.reader(io.StringIO(content.decode("utf-8-sig", "replace"), newline=""), strict=True)
-    found = {}
+    by_name = {}
     try:
         header = next(rows, [])
         name, value = header.index("name"), header.index("best_known")
         for row in filter(None, rows):
             if number := row[value]:
-                found[row[name].removesuffix(".col")] = integer(number)
+                by_name[row[name].removesuffix(".col")] = integer(number)
     except (IndexError, ValueError, csv.Error) as error:
         what = f"line {rows.line_num}: {error}; it needs columns name,best_known; best_known is a number or empty"
         raise UserError(f"{path}: {what}") from error
-    return found
+    return by_name
 
 
 def q_coloring() -> Iterator[Case]:

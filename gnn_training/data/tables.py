@@ -226,8 +226,8 @@ def _is_number(cell: bytes) -> bool:
 
 def _counted(number: int, first: Sequence[bytes], pairs: Pairs) -> Instance | None:
     """The graph of edges below a row with the numbers of nodes and edges, if it is one. UserError if it may be both."""
-    labels, rest, ends = list(pairs.position), len(pairs.ends) - 1, pairs.ends
-    is_even = rest and pairs.widths[1:].min() == pairs.widths[1:].max() > 1
+    labels, num_below, ends = list(pairs.position), len(pairs.ends) - 1, pairs.ends
+    is_even = num_below and pairs.widths[1:].min() == pairs.widths[1:].max() > 1
     if len(first) != 2 or not is_even or not all(map(WHOLE.fullmatch, labels)):
         return None
     numbers = np.fromiter(map(int, labels), np.int64)
@@ -237,9 +237,10 @@ def _counted(number: int, first: Sequence[bytes], pairs: Pairs) -> Instance | No
     base, is_full = int(high == num_nodes), len(others) == high - low + 1 == num_nodes
     if low < base or high >= num_nodes + base or num_edges < 1:
         return None
-    if num_edges != rest:
+    if num_edges != num_below:
         if is_full and num_edges > high:
-            raise UserError(f"line {number}: says {num_nodes} nodes and {num_edges} edges; {rest} lines follow; fix it")
+            says = f"line {number}: says {num_nodes} nodes and {num_edges} edges"
+            raise UserError(f"{says}; {num_below} lines follow; fix it")
         return None
     if low > 0 and num_edges <= num_nodes:
         if is_full and (np.sort(ends[1:], axis=1) == np.sort(ends[0])).all(1).any():

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -40,6 +41,15 @@ MEASURED = ("h200", 1)  # the others by arithmetic
 MIN_EFFICIENCY = 0.5  # efficiency: the time on one GPU through the time of all GPUs together
 LABEL_SECONDS = 0.3  # of a core, for each graph of recipe full; see docs/LOG.md
 OTHER_MINUTES = 3  # check, export, verify, evaluate and pack, as measured there
+
+
+class Measurement(NamedTuple):
+    """What a few steps of a training took."""
+
+    peak_bytes: int  # of memory, on a GPU of its own
+    num_steps: int  # of the whole training
+    seconds_per_step: float
+    waiting: float  # share of the time in which ranks wait for the slowest
 
 
 def check(settings: CheckSettings) -> None:
@@ -73,10 +83,11 @@ def estimate(settings: CheckSettings, kind: str, most: str) -> tuple[dict[str, s
     of them the job is worth.
     """
     graphs, rows = RECIPES[settings.recipe].num_graphs, list[dict]()
-    evaluated = settings.validation_graphs or graphs // 5  # see labels.split
+    training = settings.train_settings(settings.run, are_generated=True)
+    evaluated = settings.validation_graphs or graphs // 5  # see labelling.split
     for count in sorted({1, int(most), *(c for c in (2, 4) if c < int(most))}):
         per_step = settings.batch_size * count
-        steps = settings.num_steps(per_step)
+        steps = training.num_steps(per_step)
         rounds = 2 * per_step * steps * settings.rounds
         rounds += settings.validation_rounds * evaluated * (EVALUATIONS + 2)
         searching = rounds / (ROUNDS_PER_SECOND[kind] * count) / 60
@@ -91,7 +102,7 @@ def estimate(settings: CheckSettings, kind: str, most: str) -> tuple[dict[str, s
     about = {
         "graphs": f"{graphs} of recipe {settings.recipe}; {LABEL_SECONDS * graphs / 60:.0f} minutes of a core to "
         "generate and label them: do that on a machine without GPUs",
-        "searches": f"{settings.searches or SEARCHES if not settings.steps else 'two for every graph of a step'}, of "
+        "searches": f"{training.searches or SEARCHES if not settings.steps else 'two for every graph of a step'}, of "
         f"{settings.rounds} rounds",
         "minutes": f"those of searches, by the rounds per second of one H200, {settings.self_play:g} of self-play, "
         f"and {OTHER_MINUTES} to check, export and evaluate on the cores",
@@ -122,20 +133,21 @@ def _checks(settings: RunSettings, problems: list[UserError]) -> Iterator[Check]
     yield "graphs", partial(_graphs, source)
     if not problems and is_packed(source.graphs):  # otherwise there is nothing to measure
         ranks, training = num_ranks(settings), settings.train_settings(source.graphs, source.generated)
-        measured: list[tuple[int, int, float, float]] = []
+        measured: list[Measurement] = []
 
         def measure_memory() -> str:
-            measured.append(launch(measure_steps, training, ranks))
-            return _memory(settings, measured[0][0] / GIB, ranks)
+            free = torch.cuda.mem_get_info()[0] if uses_gpus(settings) else machine.available_bytes() / ranks
+            measured.append(launch(measure_steps, training, ranks))  # a single rank is this process
+            return _memory(settings, measured[0].peak_bytes / GIB, free / GIB)
 
         yield "memory", measure_memory
         if not measured:
             return
-        _, steps, seconds, waiting = measured[0]
-        yield "balance", lambda: f"ranks wait for the slowest for {waiting:.0%} of the time"
+        found = measured[0]
+        yield "balance", lambda: f"ranks wait for the slowest for {found.waiting:.0%} of the time"
         playing = 0 if settings.games else 60 * settings.self_play
-        total = duration(seconds * steps + playing)
-        yield "training", lambda: f"about {total} for {steps} steps and self-play, and the evaluations"
+        total = duration(found.seconds_per_step * found.num_steps + playing)
+        yield "training", lambda: f"about {total} for {found.num_steps} steps and self-play, and the evaluations"
 
 
 def _gpu_rows() -> Iterator[Check]:
@@ -180,10 +192,8 @@ def _graphs(source: DataLocation) -> str:
 
 
 @in_group
-def measure_steps(settings: TrainSettings, rt: Runtime) -> tuple[int, int, float, float]:
-    """As one rank, take a few steps of the training. Return the bytes that they need, on a GPU those of the GPU, the
-    number of all steps, the seconds of one, and the share of them that ranks wait for the slowest.
-    """
+def measure_steps(settings: TrainSettings, rt: Runtime) -> Measurement:
+    """As one rank, take a few steps of the training."""
     loader, monitor, learner = prepare(settings, PackedGraphs.open(settings.data), rt)
     if not self_check(learner, loader, rt):  # which on GPUs takes the step that needs most memory, too
         try_step(learner, *loader.largest())
@@ -204,14 +214,11 @@ def measure_steps(settings: TrainSettings, rt: Runtime) -> tuple[int, int, float
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     if rt.device.type == "cuda":
         peak = torch.cuda.max_memory_reserved()
-    return peak, learner.num_steps, seconds, waiting
+    return Measurement(peak, learner.num_steps, seconds, waiting)
 
 
-def _memory(settings: RunSettings, need: float, ranks: int) -> str:
-    if uses_gpus(settings):
-        need, free = need + CUDA_GIB, torch.cuda.mem_get_info()[0] / GIB
-    else:
-        free = machine.available_bytes() / GIB / ranks
+def _memory(settings: RunSettings, need: float, free: float) -> str:
+    need += CUDA_GIB if uses_gpus(settings) else 0.0
     if need > free:
         tight = f"a rank needs about {need:.1f} GiB and {free:.1f} are free"
         raise MachineError(f"{tight}: lower --batch-size or --ranks")

@@ -13,7 +13,7 @@ from pathlib import Path
 from gnn_training.contract import GRAPH_TYPES, SHIPPED_MODEL
 from gnn_training.data import sources
 from gnn_training.data.families import RECIPES, GraphSpec, graph_specs
-from gnn_training.data.labels import PARTS, LabelPlan, label_all
+from gnn_training.data.labelling import PARTS, LabelPlan, label_all
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import StorageError, UserError
 from gnn_training.graph import UNNAMED_FAMILY

@@ -28,7 +28,7 @@ def pack(settings: PackSettings) -> Path:
     if settings.checkpoint:
         folder = settings.run / run_files.CHECKPOINT_FOLDER
         newest = max(folder.glob(run_files.CHECKPOINTS), default=folder / "step-00000000.pt")  # or an error
-        records.append(newest)
+        records += [newest, *sorted((settings.run / run_files.GAMES_FOLDER).glob(run_files.GAMES))]
     contents |= {path.name: files.read_bytes(path, files.MAX_FILE_BYTES, HINT) for path in records}
     paths = [*(settings.models / name for name in MODEL_FILES), *records]
     modified = max(int(path.stat().st_mtime) for path in paths)

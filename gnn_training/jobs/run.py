@@ -33,7 +33,6 @@ from gnn_training.training.logbook import require_logger
 
 log = logging.getLogger(__name__)
 STEPS = ("data", "check", "train", "export", "verify", "evaluate", "pack")
-SETTINGS = "settings"  # folder in the run folder
 SCORED_GRAPHS, CALLED_GRAPHS = 150, 16  # of the validation graphs: for the report at the end, and for one call
 
 
@@ -51,7 +50,7 @@ class Step:
 
     def arguments(self, run: Path) -> list[str]:
         """Write the settings to a file in the run folder; return the arguments of the Python that does the step."""
-        file = run / SETTINGS / f"{self.name}.json"
+        file = run / run_files.SETTINGS_FOLDER / f"{self.name}.json"
         files.write_text(file, self.settings.model_dump_json(indent=2) + "\n")
         return ["-m", "gnn_training", self.command, f"--settings={file}"]  # which may begin with a dash
 
@@ -70,7 +69,7 @@ def run(settings: RunSettings) -> None:
     require_logger(settings.logger)
     record = StepRecord(settings.run / run_files.STEPS)
     if is_new := not all(map(record.is_done, steps)):
-        files.make_folder(settings.run / SETTINGS)
+        files.make_folder(settings.run / run_files.SETTINGS_FOLDER)
         machine.select_gpus(settings.gpus)
         num_ranks(settings)  # GPUs that are missing are found before graphs are made
         with _tensorboard(settings):
@@ -85,7 +84,7 @@ def dry_run(settings: RunSettings) -> None:
     # A rehearsal of a job for GPUs, on a machine without.
     is_elsewhere = settings.preset in ("single", "multi") and settings.device != "cpu" and not machine.may_have_gpus()
     ranks = "one for each GPU; here is none" if is_elsewhere else num_ranks(settings)
-    files.make_folder(settings.run / SETTINGS)
+    files.make_folder(settings.run / run_files.SETTINGS_FOLDER)
     if path := os.environ.get("PYTHONPATH"):
         variables["PYTHONPATH"] = path
     for name, value in variables.items():
@@ -196,7 +195,7 @@ def _tensorboard(settings: RunSettings) -> AbstractContextManager[object]:
         return nullcontext()
     machine.require_port(port, host)
     arguments = ["-m", "tensorboard.main", "--host", host, "--port", str(port), f"--logdir={settings.run}"]
-    return processes.python(arguments, settings.run / "tensorboard.log")
+    return processes.python(arguments, settings.run / run_files.TENSORBOARD_LOG)
 
 
 def _run_step(step: Step, settings: RunSettings, record: StepRecord) -> None:

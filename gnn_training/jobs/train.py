@@ -40,6 +40,8 @@ def train_rank(settings: TrainSettings) -> None:
     with join(settings.device) as rt, lock_folder(settings.run) if rt.is_main else nullcontext():
         if rt.is_main:
             make_folder(settings.run / run_files.CHECKPOINT_FOLDER)
+            if settings.self_play:
+                make_folder(settings.run / run_files.GAMES_FOLDER)
         ended = Trainer(settings, data, rt).run(signals)
     if ended == "stopped":
         sys.exit(processes.STOPPED)  # without a result, for which torchrun would keep the process

@@ -53,11 +53,11 @@ def features(exists: Tensor, degrees: Tensor, search: SearchState, color_ids: Te
     peak = mean(of_nodes.exp()).log()  # a smooth maximum
     rounds, since = search.rounds.log1p(), (search.rounds - search.reached).log1p()
     conflicts = torch.where(search.fewest_conflicts < NONE_SINCE, search.fewest_conflicts, 0).log1p()
-    whole = torch.stack(
+    of_search = torch.stack(
         [n.log(), k.log(), search.lower.log(), search.lower / k, n / k, rounds, since, since - rounds, conflicts], 1
     )
-    typical = whole.new_tensor(FEATURE_MEAN_STD)  # (STATE_FEATURES, 2)
-    values = (torch.cat([whole, center, spread, peak], 1) - typical[:, 0]) / typical[:, 1]
+    typical = of_search.new_tensor(FEATURE_MEAN_STD)  # (STATE_FEATURES, 2)
+    values = (torch.cat([of_search, center, spread, peak], 1) - typical[:, 0]) / typical[:, 1]
     return values.clamp(-LARGEST, LARGEST)
 
 

@@ -156,7 +156,15 @@ class Model:
                 options.terminate = True  # the pool waits for a run that nobody waits for
 
 
-cached_model = cache(Model)
+def cached_model(path: Path | str | None) -> Model:
+    """A model that is opened once, and again after its file has changed."""
+    file = Path(path or contract.SHIPPED_MODEL)
+    return _opened(path, file.stat().st_mtime_ns if file.exists() else 0)
+
+
+@cache
+def _opened(path: Path | str | None, _changed: int) -> Model:
+    return Model(path)
 
 
 def needed_bytes(graphs: Sequence[Graph]) -> int:

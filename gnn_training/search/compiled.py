@@ -1,4 +1,4 @@
-"""numba's compiler, whose files on the disk are a help and never needed."""
+"""numba.njit with a cache on the disk, which may be missing, damaged or read-only: then it compiles again."""
 
 import functools
 import logging

@@ -27,7 +27,7 @@ from gnn_training.search.first_colorings import SIGNAL_SECONDS, seeded
 log = logging.getLogger(__name__)
 FOREVER = 2**62  # moves: only the clock ends the search
 SEARCH_BYTES = 12  # of a search by the rule for every pair of a node and a color; TabuCol takes 8
-MINOR = 0.5  # a method with a smaller share never has a thread for itself
+MINOR = 0.5  # methods with a smaller share run only beside others, in the first thread
 EMPTY_SLICE = 10_000  # the work of a slice besides its visits
 
 

@@ -146,8 +146,8 @@ class IslandBatch:
             raise MachineError("it returns other colors than it was given")
         i = int(owners[0].random.integers(len(made)))
         owners[i].check(made[i])
-        ends = np.cumsum([0, *map(len, starts)])
-        return [made[i:end] for i, end in zip(ends, ends[1:], strict=False)]
+        offsets = np.cumsum([0, *map(len, starts)])
+        return [made[i:end] for i, end in zip(offsets, offsets[1:], strict=False)]
 
     def cross(self, generation: Sequence[tuple[GpuIsland, list[Parent]]]) -> None:
         """Make the next starts of islands with these parents. Islands of a search exchange their second parents."""

@@ -33,7 +33,7 @@ class Island:
     def begin(self, first: np.ndarray, k: int) -> None:
         """Look for k colors from a coloring (N,), and from the second parent so far. The search may change `starts`."""
         self.k, self.generation = k, 0
-        self.starts = [each if each.max() < k else largest_classes(each, k) for each in (first, self.second)]
+        self.starts = [each.copy() if each.max() < k else largest_classes(each, k) for each in (first, self.second)]
         self.by_network = [False, False]  # the children; alike also if they are none
         self.elite: list[Parent] = []  # the best child of the last ELITE generations, and of those before
 
@@ -62,7 +62,7 @@ class Island:
         if num_alike(self.first, self.second, self.k) <= ALIKE * n:
             return True
         is_far = other is not None and num_alike(self.first, other, self.k) < (1 - SPACING) * n
-        self.starts = [self.first, uncolored(self.lists) if other is None or not is_far else other]
+        self.starts = [self.first.copy(), uncolored(self.lists) if other is None or not is_far else other]
         self.by_network = [False, False]
         return False
 

@@ -47,8 +47,8 @@ def open_parts(lists: NeighbourLists, cores: np.ndarray, colors: np.ndarray, k: 
     inside, base = np.flatnonzero(cores >= k), int(colors.max()) + 1
     component = proofs.components(*lists.subgraph(inside))
     num_colors = np.bincount(np.unique(component * base + colors[inside]) // base)
-    ends = np.cumsum(np.bincount(component))[:-1]
-    parts = np.split(inside[np.argsort(component, kind="stable")], ends)
+    offsets = np.cumsum(np.bincount(component))[:-1]
+    parts = np.split(inside[np.argsort(component, kind="stable")], offsets)
     return sorted((parts[i] for i in np.flatnonzero(num_colors > k)), key=len)
 
 

@@ -46,7 +46,7 @@ ALL = 0xFFFFFFFF  # threads of a warp
 BITS = 32  # of a word
 # Indices and counters are of 32 bits and never negative, in loops that say so: numba's `range` and its integers of 64
 # bits would take twice the instructions and registers.
-at = np.uint32
+u32 = np.uint32
 CONFLICTED, CONFLICTS, COLORS, MOVES, CLOSED, TOUCHED = range(6)  # places in `totals`
 NUM_TOTALS = 6
 BY_GRAPH, BIAS, BY_NODE, OUT, DIRECT, MOVE = (int(end) for end in OFFSETS[:-1])  # places in the vector of weights
@@ -141,7 +141,7 @@ def lay_out(n, K, num_neighbours, in_global, large, in_shared):
     h = 2 * words
     counts = small[h + integers :] if in_shared else large[table_size:]
     return BlockSearch(
-        at(n), at(K), at(A), at(M), at(W), num_neighbours, adjacency, table, logs, large, counts,
+        u32(n), u32(K), u32(A), u32(M), u32(W), num_neighbours, adjacency, table, logs, large, counts,
         ints, floats[NUM_TOTALS:], floats[fixed:], ints[node:], ints[node + n :], ints[color:], ints[color + K :],
         ints[act:], ints[act + A :], ints[act + 2 * A :], floats[act + 3 * A :], ints[act + 4 * A :],
         small[h:], small[h + n :], small[h + 2 * n :], small[h + 3 * n :], small[h + 4 * n :],
@@ -154,19 +154,19 @@ def begin(s, first, weights):
     """Count what the first coloring (N,) says, -1 for nodes without a color, with an empty memory."""
     thread = cuda.threadIdx.x
     for i in range(thread, rule.NUM_WEIGHTS, THREADS):
-        s.weights[at(i)] = weights[i]
+        s.weights[u32(i)] = weights[i]
     for i in range(thread, s.n * s.K, THREADS):
-        s.until[at(i)], s.counts[at(i)] = -1, 0
+        s.until[u32(i)], s.counts[u32(i)] = -1, 0
     for x in range(thread, s.K, THREADS):
-        s.sizes[at(x)], s.is_open[at(x)] = 0, 1
+        s.sizes[u32(x)], s.is_open[u32(x)] = 0, 1
     for i in range(thread, NUM_TOTALS, THREADS):
-        s.totals[at(i)] = s.K if i == COLORS else 0
+        s.totals[u32(i)] = s.K if i == COLORS else 0
     cuda.syncthreads()
     for v in range(thread, s.n, THREADS):
-        s.colors[at(v)], s.moved[at(v)] = first[at(v)], -NOT_MOVED
-        s.conflicts[at(v)] = s.moves[at(v)] = 0
-        if first[at(v)] >= 0:
-            cuda.atomic.add(s.sizes, np.int32(first[at(v)]), 1)
+        s.colors[u32(v)], s.moved[u32(v)] = first[u32(v)], -NOT_MOVED
+        s.conflicts[u32(v)] = s.moves[u32(v)] = 0
+        if first[u32(v)] >= 0:
+            cuda.atomic.add(s.sizes, np.int32(first[u32(v)]), 1)
         begin_node(s, first, v)
 
 
@@ -174,11 +174,11 @@ def begin(s, first, weights):
 def begin_node(s, first, v):
     """Count the colors of the neighbours of node v."""
     for w in range(s.W):
-        word = s.adjacency[at(v * s.W + w)]
+        word = s.adjacency[u32(v * s.W + w)]
         while word != 0:
-            color = np.int32(first[at(w * BITS + cuda.ffs(word) - 1)])
+            color = np.int32(first[u32(w * BITS + cuda.ffs(word) - 1)])
             if color >= 0:
-                s.counts[at(color * s.n + v)] += 1
+                s.counts[u32(color * s.n + v)] += 1
             word = np.uint32(word & np.uint32(word - np.uint32(1)))
 
 
@@ -187,60 +187,60 @@ def count_colors(s, v):
     """Count the colors without and with one conflict for node v."""
     without = one = 0
     for x in range(s.K):
-        count = s.counts[at(x * s.n + v)]
+        count = s.counts[u32(x * s.n + v)]
         without += count == 0
         one += count == 1
-    s.without[at(v)], s.one[at(v)] = without, one
+    s.without[u32(v)], s.one[u32(v)] = without, one
 
 
 @device
 def complete(s, seed):
     """Give every node without a color one; see `search_kernel.complete`."""
-    thread, i = cuda.threadIdx.x, at(cuda.threadIdx.x)
+    thread, i = cuda.threadIdx.x, u32(cuda.threadIdx.x)
     if thread == 0:
         count = np.int32(0)
         for v in range(s.n):
-            if s.colors[at(v)] < 0:
-                s.conflicted[at(count)] = v
+            if s.colors[u32(v)] < 0:
+                s.conflicted[u32(count)] = v
                 count += np.int32(1)
         s.totals[TOUCHED] = count
     cuda.syncthreads()
-    count = at(s.totals[TOUCHED])
+    count = u32(s.totals[TOUCHED])
     while i < count:
         row = noise_row(turn_of(np.int64(s.conflicted[i]), seed, 0))
-        s.turns[i] = np.int32(s.table[at(row), 0] * np.float32(PLACES))
-        i = at(i + THREADS)
+        s.turns[i] = np.int32(s.table[u32(row), 0] * np.float32(PLACES))
+        i = u32(i + THREADS)
     cuda.syncthreads()
-    i = at(thread)
+    i = u32(thread)
     while i < count:
-        turn, rank, j = s.turns[i], at(0), at(0)
+        turn, rank, j = s.turns[i], u32(0), u32(0)
         while j < count:
-            rank = at(rank + at((s.turns[j] < turn) | ((s.turns[j] == turn) & (j < i))))
-            j = at(j + 1)
+            rank = u32(rank + u32((s.turns[j] < turn) | ((s.turns[j] == turn) & (j < i))))
+            j = u32(j + 1)
         s.touched[rank] = s.conflicted[i]
-        i = at(i + THREADS)
+        i = u32(i + THREADS)
     cuda.syncthreads()
-    i = at(0)
+    i = u32(0)
     while i < count:
-        give_color(s, at(s.touched[i]), seed)
-        i = at(i + 1)
+        give_color(s, u32(s.touched[i]), seed)
+        i = u32(i + 1)
 
 
 @device
 def give_color(s, v, seed):
     """Give node v a color that fewest neighbours have, ties at random. All warps decide it."""
-    x, u, random = lane_of_warp(), at(cuda.threadIdx.x), s.table[at(noise_row(turn_of(np.int64(v), seed, 1)))]
+    x, u, random = lane_of_warp(), u32(cuda.threadIdx.x), s.table[u32(noise_row(turn_of(np.int64(v), seed, 1)))]
     top, color = NO_MOVE, np.int32(0)
     while x < s.K:
-        value = np.float32(random[x] - np.float32(s.counts[at(x * s.n + v)]))
+        value = np.float32(random[x] - np.float32(s.counts[u32(x * s.n + v)]))
         if value > top:
             top, color = value, np.int32(x)
-        x = at(x + WARP)
-    new = at(best_of_warp(top, color)[1])
+        x = u32(x + WARP)
+    new = u32(best_of_warp(top, color)[1])
     while u < s.n:
         if are_adjacent(s, v, u):
-            s.counts[at(new * s.n + u)] += 1
-        u = at(u + THREADS)
+            s.counts[u32(new * s.n + u)] += 1
+        u = u32(u + THREADS)
     if cuda.threadIdx.x == 0:
         s.colors[v] = new
         s.sizes[new] += 1
@@ -252,15 +252,15 @@ def count_conflicts(s):
     """Count the conflicts of a coloring, which may be improper, and list the nodes that have any."""
     thread = cuda.threadIdx.x
     for v in range(thread, s.n, THREADS):
-        s.conflicts[at(v)] = s.counts[at(s.colors[at(v)] * s.n + v)]
+        s.conflicts[u32(v)] = s.counts[u32(s.colors[u32(v)] * s.n + v)]
         count_colors(s, v)
     cuda.syncthreads()
     if thread == 0:
         count, total = np.int32(0), np.int32(0)
         for v in range(s.n):
-            if s.conflicts[at(v)] > 0:
-                total += np.int32(s.conflicts[at(v)])
-                s.conflicted[at(count)], s.place[at(v)] = v, count
+            if s.conflicts[u32(v)] > 0:
+                total += np.int32(s.conflicts[u32(v)])
+                s.conflicted[u32(count)], s.place[u32(v)] = v, count
                 count += np.int32(1)
         s.totals[CONFLICTED], s.totals[CONFLICTS], s.totals[TOUCHED] = count, total, 0
     cuda.syncthreads()
@@ -273,23 +273,23 @@ def close(s):
     if thread == 0:
         smallest = -1
         for x in range(s.K):
-            if s.is_open[at(x)] and (smallest < 0 or s.sizes[at(x)] < s.sizes[at(smallest)]):
+            if s.is_open[u32(x)] and (smallest < 0 or s.sizes[u32(x)] < s.sizes[u32(smallest)]):
                 smallest = x
         s.totals[CLOSED] = smallest
     cuda.syncthreads()
     color = s.totals[CLOSED]
     for v in range(thread, s.n, THREADS):
-        s.without[at(v)] -= s.counts[at(color * s.n + v)] == 0
-        s.one[at(v)] -= s.counts[at(color * s.n + v)] == 1
+        s.without[u32(v)] -= s.counts[u32(color * s.n + v)] == 0
+        s.one[u32(v)] -= s.counts[u32(color * s.n + v)] == 1
     if thread == 0:
         count = np.int32(0)
         for v in range(s.n):
-            if s.colors[at(v)] == color:
-                s.conflicts[at(v)] = 1
-                s.conflicted[at(count)], s.place[at(v)] = v, count
+            if s.colors[u32(v)] == color:
+                s.conflicts[u32(v)] = 1
+                s.conflicted[u32(count)], s.place[u32(v)] = v, count
                 count += np.int32(1)
         s.totals[CONFLICTED] = s.totals[CONFLICTS] = count
-        s.is_open[at(color)] = 0
+        s.is_open[u32(color)] = 0
         s.totals[COLORS] -= 1
     cuda.syncthreads()
 
@@ -301,12 +301,13 @@ def ask(s):
     for j in range(cuda.threadIdx.x, OUTPUTS, THREADS):
         density = np.float32(s.num_neighbours) / np.float32(max(1, np.int64(s.n) * (np.int64(s.n) - 1)))
         f0, f1, f2, f3, f4 = graph_features(
-            math.log(s.n), math.log(s.totals[COLORS]), density, s.logs[at(s.totals[CONFLICTED])]
+            math.log(s.n), math.log(s.totals[COLORS]), density, s.logs[u32(s.totals[CONFLICTED])]
         )
         i = BY_GRAPH + j * NUM_GRAPH_FEATURES
-        y = w[at(BIAS + j)] + np.float32(f0) * w[at(i)] + np.float32(f1) * w[at(i + 1)] + np.float32(f2) * w[at(i + 2)]
-        y = y + np.float32(f3) * w[at(i + 3)] + np.float32(f4) * w[at(i + 4)]
-        s.outputs[at(j)] = math.exp(y) if j < NUM_CONTROLS else y
+        y = w[u32(BIAS + j)] + np.float32(f0) * w[u32(i)] + np.float32(f1) * w[u32(i + 1)]
+        y = y + np.float32(f2) * w[u32(i + 2)]
+        y = y + np.float32(f3) * w[u32(i + 3)] + np.float32(f4) * w[u32(i + 4)]
+        s.outputs[u32(j)] = math.exp(y) if j < NUM_CONTROLS else y
     if cuda.threadIdx.x == 0:
         s.outputs[OUTPUTS] = math.log1p(s.totals[MOVES] / s.n)
 
@@ -314,27 +315,27 @@ def ask(s):
 @device
 def draw(s, room, seed, t):
     """Take the nodes in conflict whose turn it is, all if they are few; return their number."""
-    i, count = at(cuda.threadIdx.x), at(s.totals[CONFLICTED])
+    i, count = u32(cuda.threadIdx.x), u32(s.totals[CONFLICTED])
     if count <= room:
         while i < count:
             v = s.conflicted[i]
             s.active[i], s.rows[i] = v, noise_row(turn_of(np.int64(v), seed, t))
-            i = at(i + THREADS)
+            i = u32(i + THREADS)
         return count
     while i < count:
         s.turns[i] = turn_of(np.int64(s.conflicted[i]), seed, t)
-        i = at(i + THREADS)
+        i = u32(i + THREADS)
     cuda.syncthreads()
-    i = at(cuda.threadIdx.x)
+    i = u32(cuda.threadIdx.x)
     while i < count:
-        turn, rank, j = s.turns[i], at(0), at(0)
+        turn, rank, j = s.turns[i], u32(0), u32(0)
         while j < count:
-            rank = at(rank + at(s.turns[j] > turn))
-            j = at(j + 1)
+            rank = u32(rank + u32(s.turns[j] > turn))
+            j = u32(j + 1)
         if rank < room:
             s.active[rank], s.rows[rank] = s.conflicted[i], noise_row(turn)
-        i = at(i + THREADS)
-    return at(room)
+        i = u32(i + THREADS)
+    return u32(room)
 
 
 @device
@@ -342,52 +343,52 @@ def weigh(s, t):
     """Ask the network what a conflict with every node costs."""
     ask(s)
     cuda.syncthreads()
-    w, logs, u = s.weights, s.logs, at(cuda.threadIdx.x)
+    w, logs, u = s.weights, s.logs, u32(cuda.threadIdx.x)
     while u < s.n:
         conflicts = s.conflicts[u]
         free = s.without[u] - np.int32(conflicts == 0)  # other than its own color
-        age, moves = logs[at(t - np.int32(s.moved[u]))], logs[at(s.moves[u])]
+        age, moves = logs[u32(t - np.int32(s.moved[u]))], logs[u32(s.moves[u])]
         has_free, f1, f2, f3, f4, f5 = node_features(
-            free > 0, logs[at(free)], logs[at(s.one[u])], logs[at(conflicts)], age, moves, s.outputs[OUTPUTS]
+            free > 0, logs[u32(free)], logs[u32(s.one[u])], logs[u32(conflicts)], age, moves, s.outputs[OUTPUTS]
         )
         f0, f4 = np.float32(has_free), np.float32(f4)
         z = f0 * w[DIRECT] + f1 * w[DIRECT + 1] + f2 * w[DIRECT + 2] + f3 * w[DIRECT + 3] + f4 * w[DIRECT + 4]
         z = z + f5 * w[DIRECT + 5] + s.outputs[OUTPUTS - 1]
         for j in range(HIDDEN):
             i = BY_NODE + j * NUM_FEATURES
-            y = f0 * w[at(i)] + f1 * w[at(i + 1)] + f2 * w[at(i + 2)] + f3 * w[at(i + 3)]
-            y = y + f4 * w[at(i + 4)] + f5 * w[at(i + 5)]
-            z = z + max(y + s.outputs[at(NUM_CONTROLS + j)], np.float32(0)) * w[at(OUT + j)]
+            y = f0 * w[u32(i)] + f1 * w[u32(i + 1)] + f2 * w[u32(i + 2)] + f3 * w[u32(i + 3)]
+            y = y + f4 * w[u32(i + 4)] + f5 * w[u32(i + 5)]
+            z = z + max(y + s.outputs[u32(NUM_CONTROLS + j)], np.float32(0)) * w[u32(OUT + j)]
         s.weight[u] = np.int32(conflict_weight(z, w[MOVE]))
-        u = at(u + THREADS)
+        u = u32(u + THREADS)
 
 
 @device
 def choose(s, num_active, t):
     """Find the best move of every active node, each by a warp."""
-    K, lane, a = s.K, lane_of_warp(), at(at(cuda.threadIdx.x) // at(WARP))
+    K, lane, a = s.K, lane_of_warp(), u32(u32(cuda.threadIdx.x) // u32(WARP))
     colors_per_node = np.float32(s.totals[COLORS]) / np.float32(s.n)
     while a < num_active:
-        v, start = at(s.active[a]), at(a * K)
+        v, start = u32(s.active[a]), u32(a * K)
         add_costs(s, v, start, lane)
-        here, until, random = at(s.colors[v]), at(v * K), s.table[at(s.rows[a])]
+        here, until, random = u32(s.colors[v]), u32(v * K), s.table[u32(s.rows[a])]
         top, target, x = NO_MOVE, np.int32(0), lane
         while x < K:
-            noise, until_x = random[x], s.until[at(until + x)]
+            noise, until_x = random[x], s.until[u32(until + x)]
             crowding = np.float32(crowding_of(np.float32(s.sizes[x]), colors_per_node))
-            cost = np.float32(s.costs[at(start + x)]) / np.float32(rule.UNIT)
+            cost = np.float32(s.costs[u32(start + x)]) / np.float32(rule.UNIT)
             score = np.float32(score_of(crowding, noise, cost, s.outputs[4], s.weights[MOVE + 1]))
             if (until_x < t) & (score > top) & (s.is_open[x] != 0) & (x != here):
                 top, target = score, np.int32(x)
-            x = at(x + WARP)
+            x = u32(x + WARP)
         top, target = best_of_warp(top, target)
         if lane == 0:
-            cost = np.float32(s.costs[at(start + here)]) / np.float32(rule.UNIT)
+            cost = np.float32(s.costs[u32(start + here)]) / np.float32(rule.UNIT)
             if s.is_open[here] == 0:
                 cost += np.float32(1) + s.weights[MOVE]
             s.target[a] = target
-            s.gain[a] = gain_of(cost, top, s.logs[at(t - np.int32(s.moved[v]))], s.weights[MOVE + 2])
-        a = at(a + THREADS // WARP)
+            s.gain[a] = gain_of(cost, top, s.logs[u32(t - np.int32(s.moved[v]))], s.weights[MOVE + 2])
+        a = u32(a + THREADS // WARP)
 
 
 @device
@@ -395,22 +396,22 @@ def add_costs(s, v, start, lane):
     """Add the weights of the conflicts of node v in every color, which `costs` has from `start` on."""
     x = lane
     while x < s.K:
-        s.costs[at(start + x)] = 0
-        x = at(x + WARP)
+        s.costs[u32(start + x)] = 0
+        x = u32(x + WARP)
     wait_for_warp()
-    first = at(0)
+    first = u32(0)
     while first < s.W:  # a warp loads as many words as it has threads
-        word, w = at(0), at(0)
-        if at(first + lane) < s.W:
-            word = s.adjacency[at(v * s.W + first + lane)]
-        while w < at(WARP) and at(first + w) < s.W:
-            bits, u = of_thread(word, w), at((first + w) * BITS + lane)
+        word, w = u32(0), u32(0)
+        if u32(first + lane) < s.W:
+            word = s.adjacency[u32(v * s.W + first + lane)]
+        while w < u32(WARP) and u32(first + w) < s.W:
+            bits, u = of_thread(word, w), u32((first + w) * BITS + lane)
             for _ in range(BITS // WARP):  # once on a GPU
                 if has_bit(bits, u):
-                    cuda.atomic.add(s.costs, at(start + s.colors[u]), s.weight[u])
-                u = at(u + WARP)
-            w = at(w + 1)
-        first = at(first + WARP)
+                    cuda.atomic.add(s.costs, u32(start + s.colors[u]), s.weight[u])
+                u = u32(u + WARP)
+            w = u32(w + 1)
+        first = u32(first + WARP)
     wait_for_warp()
 
 
@@ -427,7 +428,7 @@ def make_moves(s, seed, t):
 @device
 def lane_of_warp():
     """The place of this thread in its warp."""
-    return at(at(cuda.threadIdx.x) % at(WARP))
+    return u32(u32(cuda.threadIdx.x) % u32(WARP))
 
 
 @device
@@ -458,20 +459,20 @@ def best_of_warp(value, place):
 @device
 def are_adjacent(s, v, u):
     """Whether an edge joins two nodes."""
-    return has_bit(s.adjacency[at(v * s.W + u // at(BITS))], u)
+    return has_bit(s.adjacency[u32(v * s.W + u // u32(BITS))], u)
 
 
 @device
 def has_bit(word, u):
     """Whether the bit of node u is set in its word."""
-    return word & at(at(1) << at(u % at(BITS))) != 0
+    return word & u32(u32(1) << u32(u % u32(BITS))) != 0
 
 
 @device
 def move(s, num_active, t):
     """Make the best move and those about as good, without those of neighbours of a better one. All warps decide it."""
     num_conflicted, limit, gain, a = np.float32(s.totals[CONFLICTED]), NO_MOVE, -NO_MOVE, np.int32(-1)
-    m = at(0)
+    m = u32(0)
     while m < s.M and m < num_active:
         gain, a = next_best(s, num_active, gain, a)
         if not gain > limit:
@@ -481,8 +482,8 @@ def move(s, num_active, t):
         if m > 0 and has_better_neighbour(s, num_active, gain, a):
             cuda.syncthreads()  # before the next round draws other nodes
         else:
-            apply(s, at(a), num_conflicted, t)
-        m = at(m + 1)
+            apply(s, u32(a), num_conflicted, t)
+        m = u32(m + 1)
 
 
 @device
@@ -493,39 +494,39 @@ def next_best(s, num_active, gain, place):
         other, b = s.gain[a], np.int32(a)
         if (other > best) & ((other < gain) | ((other == gain) & (b > place))):
             best, where = other, b
-        a = at(a + WARP)
+        a = u32(a + WARP)
     return best_of_warp(best, where)
 
 
 @device
 def has_better_neighbour(s, num_active, gain, place):
     """Whether a neighbour of active node `place` has a better move."""
-    v, is_there, a = at(s.active[at(place)]), False, lane_of_warp()
+    v, is_there, a = u32(s.active[u32(place)]), False, lane_of_warp()
     while a < num_active:
         other = s.gain[a]
         if (other > gain) | ((other == gain) & (np.int32(a) < place)):
-            is_there = is_there or are_adjacent(s, v, at(s.active[a]))
-        a = at(a + WARP)
+            is_there = is_there or are_adjacent(s, v, u32(s.active[a]))
+        a = u32(a + WARP)
     return cuda.any_sync(ALL, is_there) != 0 if WARP > 1 else is_there
 
 
 @device
 def apply(s, a, num_conflicted, t):
     """Let active node a move."""
-    v, new, u = at(s.active[a]), at(s.target[a]), at(cuda.threadIdx.x)
-    old = at(s.colors[v])
+    v, new, u = u32(s.active[a]), u32(s.target[a]), u32(cuda.threadIdx.x)
+    old = u32(s.colors[v])
     is_open = s.is_open[old] != 0
     while u < s.n:
         if are_adjacent(s, v, u):
             change_counts(s, u, old, new, is_open)
-        u = at(u + THREADS)
+        u = u32(u + THREADS)
     cuda.syncthreads()
     if cuda.threadIdx.x == 0:
         change_conflicted(s, v, old, new)
     if cuda.threadIdx.x == THREADS - 1:
-        random = s.table[at(s.rows[a]), 0]
+        random = s.table[u32(s.rows[a]), 0]
         tenure = tenure_of(s.outputs[0], s.outputs[1], s.outputs[2], num_conflicted, random)
-        s.until[at(v * s.K + old)] = min(LAST, t + int(min(tenure, np.float32(LAST))))
+        s.until[u32(v * s.K + old)] = min(LAST, t + int(min(tenure, np.float32(LAST))))
         s.colors[v], s.moved[v] = new, t
         s.moves[v] += 1
         s.totals[MOVES] += 1
@@ -537,7 +538,7 @@ def apply(s, a, num_conflicted, t):
 @device
 def change_counts(s, u, old, new, is_open):
     """Count for node u that a neighbour leaves its color for a new one."""
-    at_old, at_new, color = at(old * s.n + u), at(new * s.n + u), at(s.colors[u])
+    at_old, at_new, color = u32(old * s.n + u), u32(new * s.n + u), u32(s.colors[u])
     left, entered = np.int32(s.counts[at_old] - 1), np.int32(s.counts[at_new])
     s.counts[at_old], s.counts[at_new] = left, np.int32(entered + 1)
     if (left < 2) & is_open:
@@ -551,7 +552,7 @@ def change_counts(s, u, old, new, is_open):
         conflicts = np.int32(s.conflicts[u] + 2 * has_entered - 1)
         s.conflicts[u] = conflicts
         if conflicts == has_entered:
-            s.touched[at(cuda.atomic.add(s.totals, TOUCHED, 1))] = u
+            s.touched[u32(cuda.atomic.add(s.totals, TOUCHED, 1))] = u
 
 
 @device
@@ -559,34 +560,34 @@ def change_conflicted(s, v, old, new):
     """Change the list of the nodes in conflict in the order of the CPU: first node v, then its neighbours, which
     threads have noted as they came, the smallest first. For one thread.
     """
-    before, after, i = np.int32(s.conflicts[v]), np.int32(s.counts[at(new * s.n + v)]), at(0)
-    count, touched = at(s.totals[CONFLICTED]), at(s.totals[TOUCHED])
+    before, after, i = np.int32(s.conflicts[v]), np.int32(s.counts[u32(new * s.n + v)]), u32(0)
+    count, touched = u32(s.totals[CONFLICTED]), u32(s.totals[TOUCHED])
     s.conflicts[v] = after
-    s.totals[CONFLICTS] += 2 * after - before - s.counts[at(old * s.n + v)]
+    s.totals[CONFLICTS] += 2 * after - before - s.counts[u32(old * s.n + v)]
     if after == 0:
         count = leave(s, v, count)
     while i < touched:
-        u, j = at(s.touched[i]), at(i + 1)
+        u, j = u32(s.touched[i]), u32(i + 1)
         while j < touched:
-            other = at(s.touched[j])
+            other = u32(s.touched[j])
             if other < u:
                 s.touched[j], u = u, other
-            j = at(j + 1)
+            j = u32(j + 1)
         if s.conflicts[u] == 0:
             count = leave(s, u, count)
         else:
             s.conflicted[count], s.place[u] = u, count
-            count = at(count + 1)
-        i = at(i + 1)
+            count = u32(count + 1)
+        i = u32(i + 1)
     s.totals[CONFLICTED], s.totals[TOUCHED] = count, 0
 
 
 @device
 def leave(s, v, count):
     """Take node v from so many nodes in conflict; return how many are left."""
-    last, place = at(s.conflicted[at(count - 1)]), at(s.place[v])
+    last, place = u32(s.conflicted[u32(count - 1)]), u32(s.place[v])
     s.conflicted[place], s.place[last] = last, place
-    return at(count - 1)
+    return u32(count - 1)
 
 
 @cache
@@ -669,7 +670,7 @@ def child_function(in_shared: bool) -> Any:
             if s.totals[CONFLICTS] < fewest:
                 fewest = s.totals[CONFLICTS]
                 for v in range(thread, n, THREADS):
-                    best[block, v], ages[block, v] = s.colors[at(v)], t - max(0, s.moved[at(v)] + 1)
+                    best[block, v], ages[block, v] = s.colors[u32(v)], t - max(0, s.moved[u32(v)] + 1)
             if fewest == 0 or t >= rounds:
                 break
             if t % rule.PERIOD == 0:

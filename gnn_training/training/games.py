@@ -25,9 +25,9 @@ from gnn_training.training.loader import DeviceDataset
 PAIRS = 8, 128  # of parents that a game meets; their number is drawn
 RECORDED = 32  # of these, at most
 CHILDREN = 12  # that are made of a recorded pair
-MOVES = 1_000  # of TabuCol on such a child: chance hides the choice of classes less than after a generation
+MOVES = 1_000  # of TabuCol on each child: more of them would hide the effect of the choice of classes
 TEMPERATURE = 0.03, 0.3  # of the softmax, in mean values of a class
-EXTRA_VARIANCE = 0.3  # than siblings have, whose conflicts may be almost the same
+EXTRA_VARIANCE = 0.3  # added to that of the conflicts of siblings, which may be almost zero
 
 
 class Pair(NamedTuple):

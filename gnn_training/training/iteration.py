@@ -29,6 +29,7 @@ class FinishedGame(NamedTuple):
     number: int
     pairs: list[Pair]
     seconds: float  # of a core, or of a GPU
+    is_on_gpu: bool
 
 
 class Iteration:
@@ -42,9 +43,8 @@ class Iteration:
         self.weights, self.dataset = weights, dataset
         self._players, self._is_closed = list[Player](), False
         on_gpu = [game for game in games if fits_gpu[game.graph]]
-        self._games: list[Future] = [pool.submit(self._play, game) for game in games if not fits_gpu[game.graph]]
-        if on_gpu:
-            self._games.append(pool.submit(self._play_on_gpu, on_gpu))
+        self._games: list[Future] = [pool.submit(self._play_on_gpu, on_gpu)] if on_gpu else []  # first, not to wait
+        self._games += [pool.submit(self._play, game) for game in games if not fits_gpu[game.graph]]
 
     def wait(self, seconds: float) -> bool:
         """Wait so long for the games to end; whether all have ended."""
@@ -66,7 +66,7 @@ class Iteration:
         """Play a game on a core."""
         start = time.thread_time()
         pairs = self._player(Player, game).play()
-        return [FinishedGame(game.number, pairs, time.thread_time() - start)]
+        return [FinishedGame(game.number, pairs, time.thread_time() - start, is_on_gpu=False)]
 
     def _play_on_gpu(self, games: Sequence[PlannedGame]) -> list[FinishedGame]:
         """Play games side by side. The seconds of a game are its share of those of all."""
@@ -91,7 +91,7 @@ class Iteration:
         except MachineError as error:
             raise MachineError(f"self-play on {device}: {error}: report it; --self-play 0 leaves it out") from error
         seconds = (time.monotonic() - start) / len(games)
-        return [FinishedGame(number, player.pairs, seconds) for number, player in players.items()]
+        return [FinishedGame(number, player.pairs, seconds, is_on_gpu=True) for number, player in players.items()]
 
     def _player(self, kind: type[Player], game: PlannedGame) -> Player:
         """A player of a game with the weights of this iteration."""

@@ -32,11 +32,11 @@ from gnn_training.training.loader import GraphBatch, StateBatch
 
 LOSS_WEIGHTS = {"gap": 1.0, "saved": 0.5, "graph_type": 0.05, "rounds": 0.2, "crossover": 1.0}
 # Learning rates of the parts of the network, relative to that of the training.
-RATES = {"rule": 1.0, "predictions": 0.075, "crossover": 0.05}
-NORMS = tuple(f"{part}_gradient_norm" for part in RATES)  # before clipping
-MEANS = (*LOSS_WEIGHTS, *NORMS)  # what a record has of the steps since the last one
+RATE_SCALES = {"rule": 1.0, "predictions": 0.075, "crossover": 0.05}
+GRADIENT_NORMS = tuple(f"{part}_gradient_norm" for part in RATE_SCALES)  # before clipping
+STEP_METRICS = (*LOSS_WEIGHTS, *GRADIENT_NORMS)  # what a record has of the steps since the last one
 SIGMA = 0.2  # standard deviation of the random change of every weight of the rule, which is SIGMA times epsilon
-PER_LOG_CONFLICT = 0.15  # colors that a search is worse for conflicts that are left, times the logarithm of 1 + these
+PER_LOG_CONFLICT = 0.15  # a search costs its colors plus this times log(1 + conflicts left)
 ADVANTAGE_SCALE = 0.2  # colors: differences above it count little more, so that no graph dominates
 LR_SCALINGS = {"none": lambda ranks: 1.0, "sqrt": math.sqrt, "linear": float}
 MAX_BAD_STEPS = 10  # non-finite steps in a row before training gives up
@@ -57,14 +57,14 @@ class Learner:
         self.scaler = torch.amp.GradScaler(rt.device.type, self.fixed_scale or 2.0**16)
         self.peak_rate = settings.peak_rate * LR_SCALINGS[settings.lr_scaling](rt.world_size)
         named = list(self.network.named_parameters())
-        self.parts = [[weights for name, weights in named if name.split(".")[0] == part] for part in RATES]
+        self.parts = [[weights for name, weights in named if name.split(".")[0] == part] for part in RATE_SCALES]
         groups, decay = [{"params": part} for part in self.parts], settings.weight_decay
         self.optimizer = torch.optim.AdamW(groups, lr=1.0, weight_decay=decay, fused=True)  # times the schedule
         self.bad_steps, self.skipped_steps = (torch.zeros((), device=rt.device) for _ in range(2))
         # Of this rank since the last `reduce`.
-        self._sums, self._steps_summed = torch.zeros(len(MEANS), device=rt.device), 0
-        self.totals = dict.fromkeys((*MEANS, "steps"), 0.0)  # of all ranks since the last `means`
-        self.go_to(0)
+        self._sums, self._steps_summed = torch.zeros(len(STEP_METRICS), device=rt.device), 0
+        self.totals = dict.fromkeys((*STEP_METRICS, "steps"), 0.0)  # of all ranks since the last `means`
+        self.set_step(0)
 
     def update(self, graphs: GraphBatch, states: StateBatch | None = None, pairs: PairBatch | None = None) -> None:
         """Take one optimizer step. The terms of the loss are means over graphs, states and pairs on all ranks. If the
@@ -93,7 +93,7 @@ class Learner:
         self.schedule.step()
         self.optimizer.zero_grad(set_to_none=False)
         self._update_ema()
-        self._count(torch.stack([terms[name].detach() for name in LOSS_WEIGHTS]), norms)
+        self._accumulate(torch.stack([terms[name].detach() for name in LOSS_WEIGHTS]), norms)
 
     def _update_ema(self) -> None:
         """Update the exponential moving average (EMA) of the weights, which the first step sets. torch's AveragedModel
@@ -103,7 +103,7 @@ class Learner:
         get_ema_multi_avg_fn(self.settings.ema if self.num_averaged else 0.0)(averaged, trained, self.num_averaged)
         self.num_averaged += 1
 
-    def _count(self, terms: Tensor, norms: Tensor) -> None:
+    def _accumulate(self, terms: Tensor, norms: Tensor) -> None:
         """Add the losses and norms of a step to the sums, and count steps whose gradient is not finite."""
         is_bad = 1.0 - torch.isfinite(norms.sum()).float()
         self.bad_steps.add_(1).mul_(is_bad)
@@ -125,7 +125,7 @@ class Learner:
         """Learning rate of the rule in the next step."""
         return float(self.schedule.get_last_lr()[0])
 
-    def go_to(self, step: int) -> None:
+    def set_step(self, step: int) -> None:
         """Continue at this step, with its learning rate."""
         for group in self.optimizer.param_groups:
             group["initial_lr"] = 1.0
@@ -134,7 +134,7 @@ class Learner:
         def rate_of(share: float) -> Callable[[int], float]:
             return lambda step: share * learning_rate(step, *size)
 
-        self.schedule = LambdaLR(self.optimizer, [*map(rate_of, RATES.values())], last_epoch=step - 1)
+        self.schedule = LambdaLR(self.optimizer, [*map(rate_of, RATE_SCALES.values())], last_epoch=step - 1)
 
     def reduce(self) -> None:
         """Add loss terms and gradient norms of all ranks to the totals. Raises UserError after too many steps in a row
@@ -142,7 +142,7 @@ class Learner:
         """
         if not self._steps_summed:  # the same on all ranks
             return
-        for name, total in zip(MEANS, self.rt.total(self._sums.clone()).tolist(), strict=True):
+        for name, total in zip(STEP_METRICS, self.rt.total(self._sums.clone()).tolist(), strict=True):
             self.totals[name] += total
         self.totals["steps"] += self._steps_summed
         self._clear_sums()
@@ -155,7 +155,7 @@ class Learner:
     def means(self) -> dict[str, float]:
         """Mean loss terms and gradient norms of the steps since the last call, over all ranks."""
         self.reduce()
-        means = {name: self.totals[name] / self.totals["steps"] for name in MEANS}
+        means = {name: self.totals[name] / self.totals["steps"] for name in STEP_METRICS}
         self.totals = dict.fromkeys(self.totals, 0.0)
         return means
 
@@ -201,7 +201,7 @@ class Learner:
         self._clear_sums()
         self.bad_steps.fill_(state["bad_steps"])
         self.skipped_steps.fill_(state["skipped_steps"])
-        self.go_to(state["step"])
+        self.set_step(state["step"])
 
 
 def loss_terms(

@@ -24,7 +24,7 @@ from gnn_training.settings import TrainSettings
 
 log = logging.getLogger(__name__)
 SAMPLER, SEARCH, HORIZONS = range(3)  # purposes of random generators
-# Shares of states asked for all times, and, including these, for that of the file.
+# Cumulative probabilities of the horizon of a state: none, that of a call of the file, else log-uniform.
 UNLIMITED_SHARE, CALL_SHARE = 0.2, 0.6
 MAX_CACHED_NEIGHBOURS = 2**28  # neighbours of all graphs: up to a GiB, lists are kept
 

@@ -101,7 +101,7 @@ def tensorboard(settings: TrainSettings, first_step: int) -> Logger:
 
 def wandb(settings: TrainSettings) -> Logger:
     """Weights & Biases. It continues the run that the run folder names. UserError says why it cannot start."""
-    file = settings.run / "logger_id"
+    file = settings.run / run_files.LOGGER_ID
     if not file.exists():
         write_text(file, f"{settings.run.name}-{secrets.token_hex(4)}\n")
     run_id = read_bytes(file, 1000, "delete it").decode(errors="replace").strip()

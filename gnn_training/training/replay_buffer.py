@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from gnn_training.distributed import Runtime
-from gnn_training.files import damaged, make_folder, write_bytes
+from gnn_training.files import damaged, write_bytes
 from gnn_training.training.games import Pair
 
 HINT = "name another --run folder"
@@ -34,7 +34,6 @@ class ReplayBuffer:
 
     def save(self, iteration: int, pairs: list[Pair]) -> None:
         """Write the file of an iteration."""
-        make_folder(self.folder)
         write_bytes(self._file(iteration), to_bytes(pairs))
 
     def load(self, iteration: int, num_nodes: np.ndarray) -> None:
@@ -68,6 +67,6 @@ def from_bytes(content: bytes, num_nodes: np.ndarray) -> list[Pair]:
     if not parts:
         return []
     graphs, ks, *long, conflicts = parts
-    ends = np.cumsum(num_nodes[graphs].astype(int))[:-1]
-    rows = zip(graphs, ks, *(np.split(part, ends, 1) for part in long), conflicts, strict=True)
+    offsets = np.cumsum(num_nodes[graphs].astype(int))[:-1]
+    rows = zip(graphs, ks, *(np.split(part, offsets, 1) for part in long), conflicts, strict=True)
     return [Pair(int(graph), int(k), *others) for graph, k, *others in rows]

@@ -30,6 +30,7 @@ def find_state(settings: TrainSettings, data_sha256: str) -> dict | None:
         state = load_named(run, named)
         require_same(settings, data_sha256, state)  # before anything is moved
         set_later_aside(run, state)
+        copy_games(run, named)
     hint = "name another --run folder, or empty this one"
     if state is None and (ended := run / run_files.STATUS).exists():
         with damaged(ended, hint):
@@ -66,9 +67,22 @@ def load_named(run: Path, path: Path) -> dict:
     return checkpoint.load(path, checkpoint.RESUMED)
 
 
+def copy_games(run: Path, path: Path) -> None:
+    """Copy the games of self-play that belong to a checkpoint of another folder, which are beside it or above."""
+    target = run / run_files.GAMES_FOLDER
+    for folder in (path.parent, path.parent / target.name, path.parent.parent / target.name):
+        games = sorted(folder.glob(run_files.GAMES))
+        if games and folder.resolve() != target.resolve() and path.parent != Path():
+            with storage_errors(target):
+                target.mkdir(exist_ok=True)
+                for each in games:
+                    shutil.copy2(each, target)
+            return
+
+
 def set_later_aside(run: Path, state: dict) -> None:
     """Move later checkpoints than a state into a new folder in the run folder, with copies of what changes from then
-    on, so that nothing is lost.
+    on, games included, so that nothing is lost.
     """
     path = run / run_files.CHECKPOINT_FOLDER / f"step-{state['step']:08d}.pt"
     if later := sorted(each for each in path.parent.glob(run_files.CHECKPOINTS) if each > path):
@@ -77,6 +91,8 @@ def set_later_aside(run: Path, state: dict) -> None:
             for name in (run_files.BEST, run_files.METRICS, run_files.STATUS):
                 if (run / name).exists():
                     shutil.copy2(run / name, aside)
+            for each in (run / run_files.GAMES_FOLDER).glob(run_files.GAMES):
+                shutil.copy2(each, aside)
             for each in later:
                 each.rename(aside / each.name)
         log.info("what %s has of later steps is now in %s", run, aside)

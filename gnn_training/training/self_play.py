@@ -5,13 +5,14 @@ weights, on any number of ranks; the clock decides how many there are, unless `-
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
 import numpy as np
 import torch
 
+from gnn_training import run_files
 from gnn_training.distributed import Runtime
 from gnn_training.network.crossover_network import CrossoverNetwork
 from gnn_training.network.crossover_weights import CrossoverWeights
@@ -30,7 +31,6 @@ HELD_OUT = 8  # one of so many games is on a validation graph
 PLAYED_NODES = 2048  # of the graph of a game
 GAMES, CHOICE = 10, 11  # purposes of random generators
 WAIT_SECONDS = 0.5  # between two looks whether another rank has got a signal to stop
-FOLDER = "self_play"
 
 
 class SelfPlay:
@@ -40,9 +40,11 @@ class SelfPlay:
         """graphs: positions of the training graphs to play on."""
         self.settings, self.dataset, self.rt, data = settings, dataset, rt, dataset.data
         is_played = (data.num_nodes <= PLAYED_NODES) & (data.dsatur_colors > data.lower_bound)
-        graphs, held_out = (ids[is_played[ids]] for ids in (graphs, data.indices("validation")))
+        selection = data.selection(settings.validation_graphs)  # of which no report scores a graph
+        graphs, held_out = (ids[is_played[ids]] for ids in (graphs, selection))
         self.graphs, self.held_out_graphs = graphs, np.random.default_rng(settings.seed).permutation(held_out).tolist()
-        self.buffer = ReplayBuffer(settings.run / FOLDER, 2**20 * settings.replay_mib, {*self.held_out_graphs}, rt)
+        folder, max_bytes = settings.run / run_files.GAMES_FOLDER, 2**20 * settings.replay_mib
+        self.buffer = ReplayBuffer(folder, max_bytes, {*self.held_out_graphs}, rt)
         self.is_on = settings.self_play > 0 and len(graphs) > 0
         self.num_played, self.games = 0, settings.games  # iterations, and the games of each, 0 until they are counted
         self.fits_gpu, self.slots = np.zeros(len(data), dtype=bool), 0  # games that the GPU plays at the same time
@@ -54,13 +56,14 @@ class SelfPlay:
         self._pool = ThreadPoolExecutor(torch.get_num_threads())
         self._iteration: Iteration | None = None  # that is being played
 
-    def advance(self, step: int, num_steps: int, network: CrossoverNetwork, signals: Sequence[float]) -> bool:
-        """Before a step: take in the iterations that are due, and begin the next one with this network. False if a
-        signal to stop has come to any rank while they were played; they are then left out.
+    def advance(self, step: int, num_steps: int, network: CrossoverNetwork, is_interrupted: Callable[[], bool]) -> bool:
+        """Before a step: take in the iterations that are due, and begin the next one with this network. False if the
+        training has been interrupted while they were played; they are then left out. is_interrupted: the same answer
+        on all ranks.
         """
         while self.is_on and self.num_played < ITERATIONS and self.num_played <= step * ITERATIONS // num_steps:
             iteration = self._iteration or self._begin(network.weights())
-            if not self._wait(iteration, signals):
+            if not self._wait(iteration, is_interrupted):
                 return False
             self._take(iteration)
             if self.num_played < ITERATIONS:
@@ -112,13 +115,10 @@ class SelfPlay:
                 graph = self.held_out_graphs[turn % len(self.held_out_graphs)]
             yield PlannedGame(number, int(graph), int(rng.integers(2**31)))
 
-    def _wait(self, iteration: Iteration, signals: Sequence[float]) -> bool:
-        """Wait for the games of all ranks; False if a signal has come to any of them."""
-        is_open = True
-        while is_open:
-            is_over = iteration.wait(WAIT_SECONDS)
-            stopped, is_open = self.rt.any_rank(bool(signals), not is_over)
-            if stopped:
+    def _wait(self, iteration: Iteration, is_interrupted: Callable[[], bool]) -> bool:
+        """Wait for the games of all ranks; False if the training is interrupted."""
+        while self.rt.any_rank(not iteration.wait(WAIT_SECONDS))[0]:
+            if is_interrupted():
                 return False
         return True
 
@@ -129,7 +129,8 @@ class SelfPlay:
         pairs, seconds = [pair for game in played for pair in game.pairs], sum(game.seconds for game in played)
         if not self.games:  # as many as the minutes allow on all GPUs or threads
             players = sum(rt.gather(1 if self.slots else torch.get_num_threads()))
-            left = 60 * self.settings.self_play * players / seconds * len(played) - len(played)
+            timed = [game.seconds for game in played if game.is_on_gpu == (self.slots > 0)] or [seconds]
+            left = 60 * self.settings.self_play * players / sum(timed) * len(timed) - len(played)
             self.games = max(1, round(left / (ITERATIONS - 1)))
         self.buffer.add(self.num_played, pairs)
         if rt.is_main:

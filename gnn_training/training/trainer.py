@@ -95,12 +95,18 @@ class Trainer:
         settings, learner, progress, rt = self.settings, self.learner, self.progress, self.rt
         evaluate_every = settings.evaluate_every or -(-learner.num_steps // EVALUATIONS)
         sync_every = math.gcd(SYNC_STEPS, settings.log_every) if rt.device.type == "cuda" else 1  # a look waits for it
-        stopped, out_of_time = rt.any_rank(bool(signals), self._is_out_of_time())
+
+        def interrupted() -> list[bool]:
+            """Whether a signal has come to any rank, and whether the time is over."""
+            return rt.any_rank(bool(signals), self._is_out_of_time())
+
+        stopped, out_of_time = interrupted()
         batches = self.loader.starting_at(learner.step)
         self.monitor.restart()
         reported = progress.step_seconds
         while True:
-            if learner.step % evaluate_every == 0 and not (stopped and learner.step):  # it comes after the resume
+            is_due = learner.step % evaluate_every == 0
+            if is_due and (not stopped or learner.step == 0):  # else the resumed training evaluates this step
                 self._evaluate()
             if stopped:
                 return "stopped"
@@ -108,15 +114,17 @@ class Trainer:
             if out_of_time or lost_patience or learner.step >= learner.num_steps:
                 self._evaluate()
                 return "done"
-            if not self.self_play.advance(learner.step, learner.num_steps, learner.average.crossover, signals):
-                return "stopped"
+            network = learner.average.crossover
+            if not self.self_play.advance(learner.step, learner.num_steps, network, lambda: any(interrupted())):
+                stopped, out_of_time = interrupted()
+                continue
             rate = learner.learning_rate
             self._add_time()  # of what came between
             graphs, states = next(batches)
             learner.update(graphs, states, self.self_play.batch(learner.step))
             if learner.step % sync_every == 0:
                 learner.reduce()
-                stopped, out_of_time = rt.any_rank(bool(signals), self._is_out_of_time())
+                stopped, out_of_time = interrupted()
             progress.graphs += graphs.num_graphs
             progress.step_seconds += self._add_time()
             if learner.step % settings.log_every == 0:
@@ -133,7 +141,8 @@ class Trainer:
         return self.counted_until - before
 
     def _is_out_of_time(self) -> bool:
-        return 0 < 60 * self.settings.minutes <= self.progress.seconds
+        now = self.progress.seconds + time.monotonic() - self.counted_until
+        return 0 < 60 * self.settings.minutes <= now
 
     def _close(self, status: Status) -> None:
         if self.logbook:
@@ -234,7 +243,7 @@ class Trainer:
         def now(step: int) -> int:
             return step_at(step / steps_per_epoch, len(self.loader.sampler))
 
-        self.learner.go_to(now(self.learner.step))
+        self.learner.set_step(now(self.learner.step))
         self.best_state["step"] = now(self.best_state["step"])
         for name in ("best_step", "crossover_step", "evaluated_at"):
             setattr(self.progress, name, now(getattr(self.progress, name)))

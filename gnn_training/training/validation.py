@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnn_training.contract import UNKNOWN_TYPE
 from gnn_training.data.packed import evenly_spaced
 from gnn_training.distributed import Runtime
 from gnn_training.network import rule
@@ -57,17 +58,17 @@ class Validation:
     def scores(self, network: ColoringNetwork) -> dict[str, float]:
         """Means over all graphs on all ranks, and their number, by the names of docs/TRAINING.md."""
         totals = self.rt.total(self.sums(network).cpu()).tolist()
-        graphs, *sums, squares, num_states, errors, num_right = totals
+        graphs, *sums, squares, num_states, errors, num_typed, num_right = totals
         means = {name: total / graphs for name, total in zip(("gap", "at_best_known", "gain"), sums, strict=True)}
-        means |= {"chromatic_error": errors / max(1, num_states), "graph_type_accuracy": num_right / max(1, num_states)}
+        means |= {"chromatic_error": errors / max(1, num_states), "graph_type_accuracy": num_right / max(1, num_typed)}
         variance = max(0.0, squares / graphs - means["gain"] ** 2)
         means |= {"gain_error": math.sqrt(variance / graphs), "dsatur_gap": self.dsatur_gap}
         return {**means, "graphs": int(graphs)}
 
     @torch.no_grad()
     def sums(self, network: ColoringNetwork) -> Tensor:
-        """What `scores` needs of this rank's graphs and states: (8,). Searches do not make the host wait for a GPU."""
-        of_graphs, of_states = (torch.zeros(n, dtype=torch.float64, device=self.rt.device) for n in (5, 3))
+        """What `scores` needs of this rank's graphs and states: (9,). Searches do not make the host wait for a GPU."""
+        of_graphs, of_states = (torch.zeros(n, dtype=torch.float64, device=self.rt.device) for n in (5, 4))
         for number, ids in enumerate(self.batches):
             batch = self.dataset.graphs(ids, len(ids))
             used = self._colors(network.rule, batch)
@@ -79,7 +80,7 @@ class Validation:
             predicted = network.predictions(states.inputs)
             error = predicted.chromatic(states.num_colors, states.lower) - (states.num_colors - states.saved)
             right = predicted.graph_type_logits.argmax(1) == states.graph_type
-            of_states += _sums(torch.ones_like(error), error.abs(), right)
+            of_states += _sums(torch.ones_like(error), error.abs(), states.graph_type != UNKNOWN_TYPE, right)
         return torch.cat([of_graphs, of_states])
 
     @torch.no_grad()

@@ -48,7 +48,7 @@ class LabelPlan:
     """How to label: everything besides the sources that the result depends on."""
 
     families: tuple[str, ...]  # every family that an instance may have
-    moves: int  # of TabuCol in vain after which the search for fewer colors gives up
+    moves: int  # the search gives up after so many moves of TabuCol without a better coloring
     seconds: float  # limit per graph
     seed: int
     origin: dict = field(default_factory=dict)  # JSON for the manifest
@@ -112,6 +112,8 @@ def _label_longer(
         too_large = improve_labels([row for _, row in kept], moves, plan.seconds, plan.trained, plan.seed, gpus)
         kept = [kept[i] for i in too_large]
     relabelled = _label([source for source, _ in kept], parts, VALIDATION, plan, workers)
+    if len(relabelled) < len(kept):
+        raise UserError(f"{parts.parent.parent}: a file has changed while it was imported; start again")
     for (_, row), (_, better) in zip(kept, relabelled, strict=True):
         row |= {name: better[name] for name in IMPROVED}
 
