@@ -23,7 +23,7 @@ from gnn_training.search.batches import Searcher, search_on_cpu
 from gnn_training.training.learner import GRADIENT_NORMS, LOSS_WEIGHTS, MAX_BAD_STEPS, RATE_SCALES, learning_rate
 from gnn_training.training.loader import DeviceDataset, GraphBatch, StateBatch
 from gnn_training.training.logbook import Progress
-from gnn_training.training.self_check import try_step
+from gnn_training.training.self_check import try_largest_step, try_step
 from gnn_training.training.trainer import prepare
 from gnn_training.training.validation import Validation
 
@@ -131,6 +131,16 @@ def test_a_trial_step_searches_and_leaves_everything_as_it_was(data: PackedGraph
     assert len(searches) == 1 and tiny_runs.differences(before, one.learner.state()) == []
     assert one.update(steps=2) == other.update(steps=2)
     assert tiny_runs.differences(one.learner.state(), other.learner.state()) == []
+
+
+def test_the_largest_step_is_tried_with_pairs_of_self_play_where_there_will_be_some(data: PackedGraphs, rt: Runtime):
+    for minutes, expected in ((1.0, [5]), (0.0, [None])):
+        one, tried = Trainer(data, rt, self_play=minutes, batch_pairs=5), []
+        before, update = deepcopy(one.learner.state()), one.learner.update
+        one.learner.update = lambda *batch, tried=tried, update=update: tried.append(batch[2]) or update(*batch)
+        try_largest_step(one.learner, one.loader)
+        assert [pairs and len(pairs.data.deviations) for pairs in tried] == expected
+        assert tiny_runs.differences(before, one.learner.state()) == []
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

@@ -25,7 +25,7 @@ from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.ranks import launch, num_ranks, uses_gpus
 from gnn_training.settings import EVALUATIONS, SEARCHES, CheckSettings, RunSettings, TrainSettings
 from gnn_training.training.logbook import require_logger
-from gnn_training.training.self_check import self_check, try_step
+from gnn_training.training.self_check import self_check, try_largest_step, try_step
 from gnn_training.training.trainer import prepare
 
 log = logging.getLogger(__name__)
@@ -196,7 +196,7 @@ def measure_steps(settings: TrainSettings, rt: Runtime) -> Measurement:
     """As one rank, take a few steps of the training."""
     loader, monitor, learner = prepare(settings, PackedGraphs.open(settings.data), rt)
     if not self_check(learner, loader, rt):  # which on GPUs takes the step that needs most memory, too
-        try_step(learner, *loader.largest())
+        try_largest_step(learner, loader)
     batches = list(islice(loader.starting_at(0), STEPS))
     if rt.device.type == "cuda":
         for batch in batches:

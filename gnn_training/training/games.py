@@ -27,6 +27,7 @@ RECORDED = 32  # of these, at most
 CHILDREN = 12  # that are made of a recorded pair
 MOVES = 1_000  # of TabuCol on each child: more of them would hide the effect of the choice of classes
 TEMPERATURE = 0.03, 0.3  # of the softmax, in mean values of a class
+PLAYED_NODES = 2048  # of the graph of a game, at most
 EXTRA_VARIANCE = 0.3  # added to that of the conflicts of siblings, which may be almost zero
 
 
@@ -108,6 +109,20 @@ class Player(Worker):
 def batch_of(pairs: Sequence[Pair], dataset: DeviceDataset) -> HeteroData:
     """Pairs in one graph of PyG on the device."""
     return Batch.from_data_list([as_data(pair, dataset.lists(pair.graph)) for pair in pairs]).to(dataset.device)
+
+
+def trial_pairs(dataset: DeviceDataset, graphs: np.ndarray, count: int, num_ranks: int) -> PairBatch | None:
+    """As many pairs as a step has, of the largest of these graphs that are played, to try what they take; nobody has
+    made their children. None if there are no such graphs.
+    """
+    data, pairs = dataset.data, list[Pair]()
+    graphs = graphs[data.num_nodes[graphs] <= PLAYED_NODES]
+    largest = graphs[np.argsort(-data.num_nodes[graphs], kind="stable")]
+    for i in np.resize(largest, count if len(largest) else 0).tolist():
+        colors = np.tile(kernels.dsatur(*dataset.lists(i)).astype(np.int16), (2, 1))
+        origin, conflicts = np.zeros((CHILDREN, colors.shape[1]), np.int8), np.arange(CHILDREN, dtype=np.int32)
+        pairs.append(Pair(i, int(colors.max()) + 1, colors, np.zeros_like(colors, np.uint16), origin, conflicts))
+    return PairBatch(batch_of(pairs, dataset), count * num_ranks) if pairs else None
 
 
 def as_data(pair: Pair, lists: NeighbourLists) -> HeteroData:

@@ -9,6 +9,7 @@ import torch
 from gnn_training.distributed import Runtime
 from gnn_training.errors import MachineError
 from gnn_training.search.batches import search_on_cpu
+from gnn_training.training.games import PairBatch, trial_pairs
 from gnn_training.training.learner import SIGMA, Learner
 from gnn_training.training.loader import GraphBatch, GraphLoader, StateBatch
 
@@ -26,7 +27,7 @@ def self_check(learner: Learner, loader: GraphLoader, rt: Runtime) -> list[dict]
         return []
     agreement = agreement_with_cpu(learner, loader)
     torch.cuda.reset_peak_memory_stats()
-    try_step(learner, *loader.largest())
+    try_largest_step(learner, loader)
     report = {
         "rank": rt.rank,
         "device": rt.device_name,
@@ -61,8 +62,16 @@ def agreement_with_cpu(learner: Learner, loader: GraphLoader) -> float:
     return torch.cat(right).float().mean().item()
 
 
-def try_step(learner: Learner, graphs: GraphBatch, states: StateBatch | None) -> None:
+def try_largest_step(learner: Learner, loader: GraphLoader) -> None:
+    """Try a step with the graphs, states and pairs that take most."""
+    settings, ranks, pairs = learner.settings, learner.rt.world_size, None
+    if settings.self_play:
+        pairs = trial_pairs(loader.dataset, loader.sampler.indices, settings.batch_pairs, ranks)
+    try_step(learner, *loader.largest(), pairs)
+
+
+def try_step(learner: Learner, graphs: GraphBatch, states: StateBatch | None, pairs: PairBatch | None = None) -> None:
     """Take a step, for the memory and the compiled code that it needs, and leave everything as it was."""
     before = deepcopy(learner.state())
-    learner.update(graphs, states)
+    learner.update(graphs, states, pairs)
     learner.load_state(before)

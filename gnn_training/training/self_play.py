@@ -19,7 +19,7 @@ from gnn_training.network.crossover_weights import CrossoverWeights
 from gnn_training.search.batches import has_kernels
 from gnn_training.search.portfolio import compile_all
 from gnn_training.settings import TrainSettings
-from gnn_training.training.games import PairBatch, batch_of
+from gnn_training.training.games import PLAYED_NODES, PairBatch, batch_of
 from gnn_training.training.iteration import Iteration, PlannedGame
 from gnn_training.training.loader import DeviceDataset
 from gnn_training.training.replay_buffer import ReplayBuffer
@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 ITERATIONS = 10  # of a training, with the same number of steps between them
 FIRST_GAMES = 8  # of the first iteration on cores, which measures how many games the others can have
 HELD_OUT = 8  # one of so many games is on a validation graph
-PLAYED_NODES = 2048  # of the graph of a game
 GAMES, CHOICE = 10, 11  # purposes of random generators
 WAIT_SECONDS = 0.5  # between two looks whether another rank has got a signal to stop
 
