@@ -27,26 +27,26 @@ def color(
 ) -> Any:  # fmt: skip
     """Color a graph properly, with as few colors as the time allows; colors count from 0 without gaps.
 
-    graph: a networkx or rustworkx graph, the edges of a networkx graph, a dict from node to neighbours or a symmetric
-    pandas DataFrame of 0 and 1 gives a dict from node to color; a torch_geometric Data gives a tensor (N,); an edge
-    array (E, 2) of integers, a symmetric adjacency matrix (N, N) of 0 and 1, a symmetric scipy sparse matrix or an
-    igraph graph gives a numpy array (N,). Integers (2, 2) are an edge array. Directions, weights, parallel edges and
-    self loops are ignored.
+    graph: its kind decides what is returned. A networkx or rustworkx graph, the edges of a networkx graph, a dict from
+    node to neighbours or a symmetric pandas DataFrame of 0 and 1 gives a dict from node to color. A torch_geometric
+    Data gives a tensor (N,). An edge array (E, 2) of integers, a symmetric adjacency matrix (N, N) of 0 and 1, a
+    symmetric scipy sparse matrix or an igraph graph gives a numpy array (N,). Integers (2, 2) are an edge array.
+    Directions, weights, parallel edges and self loops are ignored.
     seconds: time limit. The search ends earlier if the coloring is proven optimal. The first use after an
-    installation compiles the search for some 20 seconds before.
+    installation compiles the search for some 20 seconds, before the time limit begins.
     model: an open Model, the path of an exported file, or hf://owner/name on the Hugging Face Hub; None takes the
     shipped one.
     num_nodes: N of an edge array; None takes the largest node + 1.
     k: take the first coloring with at most k different colors.
-    precolored: colors that nodes must have, node to color, 0 to 999. The other colors are the smallest ones, so there
-    may be gaps.
-    allowed: colors that nodes may have, node to colors, 0 to 999. All nodes then have the colors 0 to k - 1; without k,
-    0 to the largest one named. The first coloring found is taken, and some of these colors may not occur.
+    precolored: a dict from node to the color that it must have, 0 to 999. Other colors are the smallest possible
+    ones, so there may be gaps.
+    allowed: a dict from node to the colors that it may have, 0 to 999. All nodes then get colors from 0 to k - 1 or,
+    without k, up to the largest color named. The first coloring found is taken, and some of these colors may not occur.
     equitable: among colorings with the same number of colors, look for one whose classes have almost the same size.
-    start: a proper coloring that obeys precolored and allowed, as this function returns it for the graph; the search
-    begins with it, unless it finds one with fewer colors at once.
-    threads: of the search, at most one per core; None takes those of the model.
-    gpus: NVIDIA GPUs that search beside the cores, "all", numbers such as "0,1", or "none"; they pay in searches of
+    start: a proper coloring that obeys precolored and allowed, in the form that this function returns for the graph.
+    The search begins with it, unless DSATUR's coloring has fewer colors.
+    threads: number of threads of the search, at most one per core; None takes the number of the model.
+    gpus: NVIDIA GPUs that search beside the cores: "all", numbers such as "0,1", or "none". They pay off in searches of
     minutes, and need torch and numba-cuda.
     details: return a Solution, which also has the number of colors, a lower bound and whether this proves it optimal.
 
@@ -89,9 +89,9 @@ def color_many(
 ) -> list[Any]:
     """Color many graphs on all cores, each with one thread, and return what `color` returns for each, in their order.
 
-    seconds: time limit of each graph. starts: the `start` of each graph, None for those without. options: of `color`,
-    the same for all graphs. Raises the first error, TypeError for a single graph, and ValueError for another number of
-    starts than of graphs. Progress is shown on a terminal.
+    seconds: time limit of each graph. starts: the `start` of each graph, None for those without. options: other
+    arguments of `color`, the same for all graphs. Raises the first error that occurs, TypeError for a single graph, and
+    ValueError if there are not as many starts as graphs. Progress is shown on a terminal.
     """
     from gnn_training.console import in_threads  # here, because rich takes long to import
 
@@ -112,7 +112,7 @@ def color_many(
 
 
 def _by_node(start: Any, is_named: bool) -> Mapping[Any, int]:
-    """A coloring as a dict from node to color. TypeError if it is none, or an array for nodes that have names."""
+    """Return a coloring as a dict from node to color. TypeError if it is none, or an array for nodes with names."""
     if isinstance(start, Mapping):
         return start
     colors = np.asarray(start.cpu() if hasattr(start, "cpu") else start)
@@ -123,7 +123,7 @@ def _by_node(start: Any, is_named: bool) -> Mapping[Any, int]:
 
 
 def _number(name: str, value: Any, kind: type, least: int) -> Any:
-    """A number of Python or numpy; TypeError or ValueError if it is none or too small."""
+    """Return a number of Python or numpy. TypeError if it is none, ValueError if it is too small or not finite."""
     if isinstance(value, bool) or not isinstance(value, kind):
         what = "an integer" if kind is Integral else "a number"
         raise TypeError(f"{name} ({value!r}) must be {what}, not {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""A graph, and a graph with what is known about its coloring, which all readers and generators produce; conflicts."""
+"""Graphs, conflicts, and instances, which readers and generators produce: graphs and what is known about them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from gnn_training.contract import UNKNOWN_TYPE
 
-MAX_NODES = 1_000_000  # of any graph: one that claims more is wrong, or too large to color
+MAX_NODES = 1_000_000  # the most nodes of any graph; a file that claims more is wrong, or too large to color
 UNNAMED_FAMILY = "imported"  # family of graphs whose file does not name a graph type
 
 
@@ -26,11 +26,11 @@ class NeighbourLists(NamedTuple):
 
     @property
     def sources(self) -> np.ndarray:
-        """The node (2M,) whose neighbour each entry of `neighbours` is."""
+        """The node (2M,) to whose list each entry of `neighbours` belongs."""
         return np.repeat(np.arange(self.num_nodes), np.diff(self.offsets))
 
     def subgraph(self, nodes: np.ndarray) -> "NeighbourLists":
-        """The lists of the graph among `nodes`, which are sorted."""
+        """The neighbour lists of the subgraph on `nodes`, which are sorted."""
         place = np.full(self.num_nodes, -1, dtype=np.int32)
         place[nodes] = np.arange(len(nodes))
         begins, sizes = self.offsets[nodes], self.offsets[nodes + 1] - self.offsets[nodes]
@@ -42,7 +42,7 @@ class NeighbourLists(NamedTuple):
 
 @dataclass(frozen=True)
 class Graph:
-    """N nodes and M undirected edges (M, 2) int32. Rows u < v are sorted and unique; nodes count from 0."""
+    """N nodes, numbered from 0, and M undirected edges (M, 2) int32: rows u < v, sorted and unique."""
 
     num_nodes: int
     edges: np.ndarray
@@ -107,10 +107,10 @@ class Graph:
 
 @dataclass(frozen=True)
 class Instance:
-    """A graph and what its file or its generator says about it. coloring (N,): proper, colors from 0, if known.
-    optimal: no coloring has fewer colors. graph_type: a position in contract.GRAPH_TYPES. warning: a sentence for the
-    user, such as why the coloring in a file is not used. names (N,): nodes as the file names them; without, 0 to N - 1.
-    kind: what the file was read as, such as "adjacency matrix".
+    """A graph and what its file or its generator says about it. coloring (N,): proper, colors from 0; None if not
+    known. optimal: no coloring has fewer colors. graph_type: a position in contract.GRAPH_TYPES. warning: a sentence
+    for the user, such as why the coloring in a file is not used. names (N,): the nodes as the file names them; empty if
+    the names are 0 to N - 1. kind: what the file was read as, such as "adjacency matrix".
     """
 
     graph: Graph

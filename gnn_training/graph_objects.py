@@ -18,11 +18,11 @@ def as_graph(source: Any) -> Graph:
 
 
 def named_graph(source: Any, num_nodes: int | None = None) -> tuple[Graph, list | None]:
-    """The graph of an object, of a kind that docs/COLOR.md lists, and the names of its nodes in their order. Objects of
-    networkx and rustworkx, dicts and DataFrames have names; without, where nodes are numbers from 0, they are None.
-    num_nodes: of an edge array, by default its largest node + 1. TypeError for another kind of object, ValueError for
-    an array of another shape, a matrix that is not symmetric, lists that may be edges or neighbours, or an edge to a
-    missing node. The graph may have no nodes.
+    """Return the graph of an object that docs/COLOR.md lists, and the names of its nodes in their order. Objects of
+    networkx and rustworkx, dicts and DataFrames have names. Other objects number their nodes from 0; the names are
+    None. num_nodes: for an edge array, by default its largest node + 1. TypeError for another kind of object,
+    ValueError for an array of another shape, a matrix that is not symmetric, lists that may be edges or neighbours, or
+    an edge to a missing node. The graph may have no nodes.
     """
     if isinstance(source, Graph):
         return source, None
@@ -36,7 +36,7 @@ def named_graph(source: Any, num_nodes: int | None = None) -> tuple[Graph, list 
 
 
 def _read(source: Any, num_nodes: int | None) -> tuple[list | None, int | None, np.ndarray]:
-    """The names of the nodes, their number and the edges (E, 2), of any object but a Graph; None is unknown."""
+    """Return the node names, number of nodes and edges (E, 2) of any object but a Graph. None: not known."""
     if named := _names_and_edges(source):
         names, pairs = named
         index = {node: number for number, node in enumerate(names)}
@@ -59,7 +59,7 @@ def _read(source: Any, num_nodes: int | None) -> tuple[list | None, int | None, 
 
 
 def is_one_graph(source: Any) -> bool:
-    """Whether this is a graph of any kind, and no list of graphs."""
+    """Whether an object is a single graph of any kind, not a list of graphs."""
     if isinstance(source, list | tuple):  # an empty list is a graph without nodes
         source = next((row for row in source if not isinstance(row, list | tuple) or row), None)
         if isinstance(source, list | tuple):
@@ -69,7 +69,7 @@ def is_one_graph(source: Any) -> bool:
 
 
 def _is_object(source: Any) -> bool:
-    """Whether this knows its own nodes, unlike an array."""
+    """Whether an object defines its own nodes, unlike an array."""
     kinds = "is_multigraph", "edge_index", "edge_types", "get_edgelist", "node_indices", "tocoo"
     return (
         isinstance(source, Graph | Mapping)
@@ -80,12 +80,12 @@ def _is_object(source: Any) -> bool:
 
 
 def _is_view(source: Any) -> bool:
-    """Whether this is what networkx shows of a graph, such as G.edges."""
+    """Whether an object is a view of a networkx graph, such as G.edges."""
     return type(source).__module__.startswith("networkx.") and not hasattr(source, "is_multigraph")
 
 
 def _is_frame(source: Any) -> bool:
-    """Whether this is a DataFrame of pandas."""
+    """Whether an object is a DataFrame of pandas."""
     return all(hasattr(source, name) for name in ("index", "columns", "to_numpy"))
 
 
@@ -98,7 +98,7 @@ def _names_and_edges(source: Any) -> tuple[list, Iterable[tuple[Any, Any]]] | No
             raise TypeError(f"{kind} of networkx is no graph: give the graph itself, its edges or its adj")
         pairs = [edge[:2] for edge in source]  # without data and keys
         return list(dict.fromkeys(chain.from_iterable(pairs))), pairs
-    if isinstance(source, Mapping) and not hasattr(source, "tocoo"):  # which a dok_array of scipy has
+    if isinstance(source, Mapping) and not hasattr(source, "tocoo"):  # scipy's dok_array has tocoo
         return _neighbour_dict(source)
     return (list(source.node_indices()), source.edge_list()) if hasattr(source, "node_indices") else None
 
@@ -111,7 +111,7 @@ def _neighbour_dict(source: Mapping) -> tuple[list, Iterable[tuple[Any, Any]]]:
         for other, weight in others.items() if isinstance(others, Mapping) else ():
             if isinstance(weight, int | float) and not (weight < 0 or weight > 0):  # such as NaN
                 raise TypeError(f"node {node!r} has the neighbour {other!r} with {weight}: leave out what is no edge")
-    lists = {node: list(others) for node, others in source.items()}  # once, because it may be an iterator
+    lists = {node: list(others) for node, others in source.items()}  # once, because a value may be an iterator
     hint = "give edges as networkx.Graph(edges), or each node with the list of its neighbours"
     here = "a dict goes from node to neighbours, and here"
     try:
@@ -148,7 +148,7 @@ def _edge_index(tensor: Any) -> np.ndarray:
 
 
 def _edge_array(source: Any, has_side: bool) -> tuple[np.ndarray, int | None]:
-    """The edges (E, 2) of an array of edges, or of a matrix (N, N) and its side. has_side: N is known."""
+    """Return edges (E, 2) of an edge array or a matrix (N, N), and N, None for an edge array. has_side: N is known."""
     if isinstance(source, list | tuple) and source and _is_object(source[0]):  # networkx graphs are sequences to numpy
         raise TypeError(f"a {type(source).__name__} of graphs is not one graph: call color_many")
     try:
@@ -173,7 +173,7 @@ def _edge_array(source: Any, has_side: bool) -> tuple[np.ndarray, int | None]:
 
 
 def _may_be_neighbours(array: np.ndarray) -> bool:
-    """Whether the rows (E, 2) are also the neighbours of E nodes, each with two, in another graph."""
+    """Whether rows (E, 2) could also be lists of the two neighbours of each of E nodes, which make another graph."""
     size, (first, second) = len(array), array.T
     nodes = np.arange(size)
     if array.min() < 0 or array.max() >= size or ((first == nodes) | (second == nodes) | (first == second)).any():
@@ -196,13 +196,13 @@ def _matrix(source: Any, array: np.ndarray) -> np.ndarray:
 
 
 def _sparse_matrix(entries: Any) -> np.ndarray:
-    """The edges (E, 2) of a symmetric sparse matrix of scipy, of which these are the entries."""
+    """The edges (E, 2) of a symmetric sparse matrix of scipy in COO format."""
     if len(entries.shape) != 2 or entries.shape[0] != entries.shape[1]:
         raise ValueError(f"an adjacency matrix is square, not {entries.shape}: {COLUMNS}")
     side = max(1, entries.shape[0])
     keys = entries.row.astype(np.int64) * side + entries.col
     order = np.argsort(keys, kind="stable")
-    first = np.flatnonzero(np.diff(keys[order], prepend=-1))  # entries of one place are added
+    first = np.flatnonzero(np.diff(keys[order], prepend=-1))  # entries with the same row and column are added
     values = np.add.reduceat(entries.data[order], first) if len(first) else entries.data
     keys, values = keys[order][first][values != 0], values[values != 0]
     row, col = np.divmod(keys, side)
@@ -213,7 +213,7 @@ def _sparse_matrix(entries: Any) -> np.ndarray:
 
 
 def _no_graph(source: Any, array: np.ndarray) -> TypeError:
-    """The error about an object that is no graph, of which numpy has made this array."""
+    """The error for an object that is no graph. array: what numpy has made of the object."""
     kinds = "a graph is a networkx graph, an edge array (E, 2) of integers or another object of docs/COLOR.md"
     what = f"{type(source).__name__} of {array.dtype}" if array.ndim else type(source).__name__
     ways = ": give networkx.Graph(edges) for edges between names, dict(enumerate(lists)) for lists of neighbours"

@@ -1,7 +1,7 @@
-"""Searches with given weights in batches, as training and evaluation need them: many graphs, each several times.
+"""Batches of searches with given weights, for training and evaluation: many graphs, each searched several times.
 
 The cores of a CPU search graph after graph in compiled loops. An NVIDIA GPU runs hundreds of searches at once, one per
-thread block, and makes the same moves. Other GPUs leave the searches to the cores.
+thread block, and makes the same moves. With any other GPU, the cores of the CPU do the searches.
 """
 
 import logging
@@ -27,21 +27,21 @@ class SearchBatch:
     """G graphs to search, all tensors on one device."""
 
     ids: np.ndarray  # (G,) int64, positions in the packed graphs
-    lists: Callable[[int], NeighbourLists]  # of the graph in a row of the batch
-    first: Sequence[np.ndarray]  # (N,) int16 each, colorings to start with
-    lower: Tensor  # (G,) int64, bounds on the chromatic number
+    lists: Callable[[int], NeighbourLists]  # gives the lists of the graph in a row of the batch
+    first: Sequence[np.ndarray]  # for each graph the coloring (N,) int16 that its search begins with
+    lower: Tensor  # (G,) int64, lower bounds on the chromatic number
     seeds: Tensor  # (G,) int64
 
 
 class GraphStore(Protocol):
-    """Where the graphs of all batches are, such as PackedGraphs."""
+    """The store of the graphs of all batches, such as PackedGraphs."""
 
     num_nodes: np.ndarray
     num_edges: np.ndarray
 
 
-# Searches every graph S times, with weights (S, G, NUM_WEIGHTS), for so many rounds: fewest colors (S, G) float, and
-# the fewest conflicts (S, G) since, 0 where the lower bound is reached.
+# Search every graph S times, with weights (S, G, NUM_WEIGHTS), for a number of rounds. Return the fewest colors and
+# the fewest conflicts with one color less, both (S, G) float. The conflicts are 0 where the lower bound is reached.
 Searcher = Callable[[Tensor, SearchBatch, int], tuple[Tensor, Tensor]]
 
 
@@ -51,7 +51,7 @@ def has_kernels(device: torch.device) -> bool:
 
 
 def searcher_for(data: GraphStore, device: torch.device) -> Searcher:
-    """The fastest way to search on a device."""
+    """Return the fastest searcher for a device."""
     if has_kernels(device):
         from gnn_training.search.gpu_searches import BlockSearcher  # loads numba's CUDA
 
@@ -65,7 +65,7 @@ def searcher_for(data: GraphStore, device: torch.device) -> Searcher:
 def search_on_cpu(
     weights: Tensor, batch: SearchBatch, rounds: int, rows: Sequence[int] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Search graph after graph, on as many threads as torch may use; see `Searcher`. rows: only these graphs."""
+    """Search graph after graph, on as many threads as torch may use; see `Searcher`. rows: the graphs, None for all."""
     rows, device = range(len(batch.ids)) if rows is None else rows, weights.device
     weights, lower, seeds = (values.detach().cpu() for values in (weights, batch.lower, batch.seeds))
 
@@ -82,6 +82,6 @@ def search_on_cpu(
 
 
 def copied_to(device: torch.device, values: np.ndarray) -> Tensor:
-    """The same values on a GPU, without waiting for it; on a CPU the same memory."""
+    """Return values as a tensor: copied to a GPU without waiting for it, or on a CPU in the same memory."""
     tensor = torch.from_numpy(values)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

@@ -1,4 +1,4 @@
-"""numba.njit with a cache on the disk, which may be missing, damaged or read-only: then it compiles again."""
+"""numba.njit with a cache on the disk. Without a usable cache (missing, damaged, read-only), it compiles again."""
 
 import functools
 import logging
@@ -22,7 +22,7 @@ def njit(cache: bool = False, **options: Any) -> Callable[[Callable], Any]:
         dispatcher = numba.njit(**options)(function)
         if cache:
             try:
-                dispatcher._cache = Cache(function)  # what its enable_caching does with numba's own class
+                dispatcher._cache = Cache(function)  # numba's enable_caching does this with its own class
             except RuntimeError:
                 warn(f"there is no folder to keep compiled code in: {HINT}")
         return dispatcher
@@ -31,23 +31,23 @@ def njit(cache: bool = False, **options: Any) -> Callable[[Callable], Any]:
 
 
 class Cache(FunctionCache):
-    """The files of a compiled function, which is compiled again if they are damaged, and works if there are none."""
+    """The cache files of a function. If they are damaged or missing, the function is compiled again."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled function, or None if it must be compiled."""
         try:
             return super().load_overload(sig, target_context)
-        except Exception:  # whatever the half of a pickle raises
+        except Exception:  # unpickling half a file can raise any error
             warn(f"{self.cache_path}: files of numba are damaged or cannot be read; compiling again")
             with suppress(OSError):
                 self.flush()
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep a compiled function."""
+        """Write a compiled function to the disk, or warn that this has failed."""
         try:
             super().save_overload(sig, data)
-        except Exception as error:  # of the disk, or an index that is damaged and could not be replaced
+        except Exception as error:  # the disk fails, or a damaged index cannot be replaced
             warn(f"{self.cache_path}: cannot be written ({reason(error)}): {HINT}")
 
 

@@ -1,8 +1,8 @@
 """Crossover of two colorings, in which a message passing network gives every node a value.
 
-Greedy partition crossover (Galinier and Hao 1999) makes the class with most nodes left a class of the child, first of
-one parent, then of the other, and so on. Here it is the class whose nodes left have the largest sum of values. The
-messages of the network go from the nodes to the classes that they have in both colorings, and back.
+Greedy partition crossover (Galinier and Hao 1999) takes the classes of a child from its two parents in turn: each time
+the class with the most nodes that are not in the child yet. Here, it is the class in which these nodes have the
+largest sum of values. The network sends messages from the nodes to their classes in both colorings, and back.
 `network/crossover_network.py` is the same network in torch, which self-play trains. An exported file has the weights
 in its metadata.
 
@@ -43,8 +43,8 @@ def children(
     weights: CrossoverWeights,
     by_network: Sequence[bool] = (True, True),
 ) -> list[np.ndarray]:
-    """The two children (N,) int32 of two parents, in which some nodes have no color, -1. by_network: whether the
-    network gives the values for a child; else every value is 1.
+    """The two children (N,) int32 of two parents; nodes without a color have -1. by_network: for each child, whether
+    the network gives the values; otherwise every value is 1.
     """
     colors, ages = stacked(parents)
     (first, second), no_noise, ones = colors, np.zeros((1, k)), np.ones(colors.shape, dtype=np.float32)
@@ -58,10 +58,10 @@ def children(
 
 @njit(cache=True, nogil=True)
 def crossover(first, second, values, k, noise):
-    """A child of two colorings (N,) int32 with the colors 0..k-1: the class of the first, then of the second, and so
-    on, whose nodes left have the largest sum of values (2, N) becomes a class. Returns a coloring (N,) int32, in which
-    nodes of no such class have -1. noise (k, k): is added to the sums of the classes, another row for every choice; or
-    a single row (1, k) for all.
+    """Return a child (N,) int32 of two colorings (N,) int32 with the colors 0..k-1. Classes of the first and the second
+    take turns: each time, the class whose nodes outside the child have the largest sum of values (2, N) becomes a class
+    of the child. Nodes that are left have -1. noise (k, k): added to the sums of the classes, one row for each choice;
+    a single row (1, k) is used for all choices.
     """
     n, child = len(first), np.full(len(first), -1, dtype=np.int32)
     left, class_values = np.zeros((2, k), dtype=np.int64), np.zeros((2, k))
@@ -89,11 +89,11 @@ def crossover(first, second, values, k, noise):
 
 @njit(cache=True, nogil=True)
 def features_of(offsets, neighbours, parents, ages, k):
-    """Features of the nodes of two colorings (2, N) int32 by the names of FEATURES: (N, 2, F) float32. ages (2, N)
-    int32: moves of TabuCol since a node's last one.
+    """The features (N, 2, F) float32 of the nodes of two colorings (2, N) int32, in the order of FEATURES. ages (2, N)
+    int32: moves of TabuCol since a node took its color.
     """
     n, mean, square = parents.shape[1], len(neighbours) / parents.shape[1], 0.0
-    x, counts = np.zeros((n, 2, F), dtype=np.float32), np.zeros(k, dtype=np.int32)  # of a node's neighbours
+    x, counts = np.zeros((n, 2, F), dtype=np.float32), np.zeros(k, dtype=np.int32)  # a node's neighbours by color
     sizes, both = np.zeros((2, k), dtype=np.int64), np.zeros((k, k), dtype=np.int64)
     for v in range(n):
         square += (offsets[v + 1] - offsets[v] - mean) ** 2
@@ -146,7 +146,7 @@ def node_values(x, parents, k, weights):
             add_product(x[v, p], weights.first, h[v, p])
     for i in range(len(layers)):
         layer, bias = layers[i], weights.layer_biases[i]
-        # Sums of nodes of either coloring (first index) by their classes in coloring 0 and 1 (second index).
+        # sums[p, q]: the vectors of the nodes in coloring p, summed over each class of coloring q.
         sums, messages = np.zeros((2, 2, k, d_end), dtype=np.float32), np.zeros((2, 2, k, d_end), dtype=np.float32)
         for v in range(n):
             for p in range(2):

@@ -1,9 +1,9 @@
-"""Searches that share the best coloring known of a graph, in threads.
+"""Threads that search the same graph and share the best coloring so far.
 
-A method is a generator. From one `yield` to the next it does a slice of work, some 30 ms, and yields its amount in
-visits of a neighbour. Every thread has a share of the methods. It continues the one that has just found a better
-coloring, else the one that has done least. Work is counted, not timed, so one thread with a limit of work always finds
-the same.
+A method is a generator. Between two `yield`s it does a slice of work, some 30 ms, and it yields the amount of this work
+in visits of a neighbour. Every thread has some of the methods. It continues the method that has just found a better
+coloring, or else the method that has done the least work for its share. Work is counted, not timed, so one thread with
+a limit of work always finds the same colorings.
 """
 
 import logging
@@ -25,10 +25,10 @@ from gnn_training.search.crossover import Parent
 from gnn_training.search.first_colorings import SIGNAL_SECONDS, seeded
 
 log = logging.getLogger(__name__)
-FOREVER = 2**62  # moves: only the clock ends the search
-SEARCH_BYTES = 12  # of a search by the rule for every pair of a node and a color; TabuCol takes 8
-MINOR = 0.5  # methods with a smaller share run only beside others, in the first thread
-EMPTY_SLICE = 10_000  # the work of a slice besides its visits
+FOREVER = 2**62  # more work than any search does: only the clock ends a search
+SEARCH_BYTES = 12  # memory of a search by the rule for each pair of a node and a color; TabuCol needs 8 bytes
+MINOR = 0.5  # a method with a smaller share runs only in the first thread, beside other methods
+EMPTY_SLICE = 10_000  # work that is added to the visits of every slice
 
 
 class Coloring(NamedTuple):
@@ -45,7 +45,7 @@ class Coloring(NamedTuple):
 
 
 class SearchWeights(NamedTuple):
-    """What a search takes from a model file."""
+    """The weights that a search takes from a model file."""
 
     rule: np.ndarray | None = None  # (NUM_WEIGHTS,) float32
     crossover: CrossoverWeights = zero_weights()
@@ -55,10 +55,10 @@ UNTRAINED = SearchWeights()
 
 
 class Budget(NamedTuple):
-    """What a search may use."""
+    """The limits of a search, and its seed."""
 
-    deadline: float  # of time.monotonic()
-    lower: int = 1  # number of colors at which it ends early, such as the size of a clique
+    deadline: float  # a time of time.monotonic()
+    lower: int = 1  # the search ends early with this number of colors, such as the size of a clique
     threads: int = 1
     seed: int = 0
     gpus: tuple[int, ...] = ()
@@ -68,9 +68,9 @@ def improvements(
     lists: NeighbourLists, colors: np.ndarray, budget: Budget, methods: "Mapping[Method, float]",
     trained: SearchWeights = UNTRAINED, patience: int = FOREVER, extra: "Sequence[ExtraWorker]" = (),
 ) -> Iterator[Coloring]:  # fmt: skip
-    """Yield colorings with ever fewer colors than the proper `colors` (N,), which has no gaps, until the budget is
-    spent or every thread has done `patience` work in vain. extra: what searches in threads of its own. With one thread
-    and no deadline they depend on the arguments alone.
+    """Yield colorings with fewer and fewer colors than the proper coloring `colors` (N,), which has no gaps, until the
+    budget is spent or every thread has done `patience` work without a better one. extra: searches in threads of their
+    own. With one thread, no extra and no deadline, the colorings depend on the arguments alone.
     """
     need = SEARCH_BYTES * budget.threads * len(colors) * (int(colors.max()) + 8)
     if time.monotonic() >= budget.deadline or colors.max() < budget.lower:
@@ -101,7 +101,7 @@ class Portfolio:
 
     @property
     def is_running(self) -> bool:
-        """Whether fewer colors are looked for."""
+        """Whether the search still looks for fewer colors."""
         return not self.is_over and self.num_colors > self.budget.lower
 
     def run(
@@ -115,7 +115,7 @@ class Portfolio:
             try:
                 for search, worker in zip(extra, workers[running:], strict=True):
                     pool.submit(search, worker)
-                for i, worker in enumerate(workers[:running]):  # each with its part of the methods, or one of them
+                for i, worker in enumerate(workers[:running]):  # each gets a part of the methods, at least one
                     part = dict(shares[i::running] or [shares[i % len(shares)]]) | (minor if i == 0 else {})
                     thread = pool.submit(worker.run, part, patience)
                     thread.add_done_callback(lambda ended: self._events.put(ended.exception()))
@@ -137,11 +137,11 @@ class Portfolio:
                 self.finish()
 
     def offer(self, colors: np.ndarray, method: str) -> None:
-        """Take a proper coloring (N,) if it has fewer colors than the best, and stop all who look for no fewer."""
+        """Take a proper coloring (N,) with fewer colors than the best, and stop workers that look for no fewer."""
         colors = renumbered(colors)
         with self._lock:
             if colors.max() < self.best.max():
-                self._events.put(Coloring(method, colors))  # before others see it, end, and so end the search
+                self._events.put(Coloring(method, colors))  # before other threads see it and end the search
                 self.best = colors
                 for worker in self.workers:
                     worker.stop[0] |= worker.target >= self.num_colors
@@ -154,23 +154,23 @@ class Portfolio:
 
     def finish(self) -> None:
         """Stop all threads."""
-        self.is_over = True  # before the stops, see Worker.look_for
+        self.is_over = True  # set before the stops, see Worker.look_for
         for worker in self.workers:
             worker.stop[0] = 1
 
 
 class Worker:
-    """A thread of a search, and what its methods do."""
+    """A thread of a search, and the operations that its methods have in common."""
 
     def __init__(self, search: Portfolio, number: int):
         self.search, self.lists, self.rng = search, search.lists, seeded(search.budget.seed, number)
-        self.stop, self.target = np.zeros(1, dtype=np.uint8), 0  # stops who looks for `target` colors
+        self.stop, self.target = np.zeros(1, dtype=np.uint8), 0  # stop: ends a loop that looks for `target` colors
         self.method, self.work = "", 0
         search.workers.append(self)
 
     def run(self, methods: "Mapping[Method, float]", patience: int) -> None:
-        """Continue the method that has just found a better coloring, which makes the first descent fast; else the one
-        that has done least for its share.
+        """Run the methods in turn. The method that has just found a better coloring continues, which makes the first
+        descent fast; otherwise the method with the least work for its share is next.
         """
         search = self.search
         turns, done = {method: method(self) for method in methods}, dict.fromkeys(methods, 0.0)
@@ -186,16 +186,16 @@ class Worker:
                 method = min(done, key=done.__getitem__)
 
     def look_for(self, num_colors: int) -> None:
-        """Let the next compiled loop run until others have found as few as `num_colors`."""
-        self.target, self.stop[0] = num_colors, 0  # first, because the best coloring may change now
+        """Let the next compiled loop run until any thread has found a coloring with at most `num_colors` colors."""
+        self.target, self.stop[0] = num_colors, 0  # before the check, because the best coloring may change at any time
         self.stop[0] |= self.search.is_over or self.search.num_colors <= num_colors
 
     def offer(self, colors: np.ndarray) -> None:
-        """Tell the others of a proper coloring (N,)."""
+        """Offer a proper coloring (N,) to the search."""
         self.search.offer(colors, self.method)
 
     def tabucol(self, colors: np.ndarray, k: int, moves: int) -> kernels.TabuResult:
-        """Run `kernels.tabucol`. Nodes of colors (N,) without one, -1, get one first."""
+        """Run `kernels.tabucol`, and offer a proper coloring. Nodes without a color, -1, get one first."""
         self.look_for(k)
         kernels.complete(*self.lists, colors, k, self.rng, self.stop)
         result = kernels.tabucol(*self.lists, colors, k, moves, self.rng, self.stop)
@@ -208,4 +208,4 @@ class Worker:
 
 
 Method = Callable[[Worker], Iterator[int]]
-ExtraWorker = Callable[[Worker], None]  # raises nothing
+ExtraWorker = Callable[[Worker], None]  # must not raise an error

@@ -1,4 +1,4 @@
-"""Crossover on a GPU, for many pairs of parents at once, as `search.crossover` does it for one.
+"""Crossover of many pairs of parents at once on a GPU, by the method of `search.crossover`.
 
 Letters in shapes: P pairs of parents, N nodes of the largest graph, F features.
 """
@@ -18,12 +18,12 @@ from gnn_training.search.batches import copied_to
 from gnn_training.search.crossover import LOG_GENERATION
 from gnn_training.search.gpu_searches import ChildSearcher
 
-EXACT_IN_HALF = 2048  # up to which float16 has all integers
-CROSSED = 2**27  # numbers of colorings, nodes and colors that are crossed at a time
+EXACT_IN_HALF = 2048  # float16 represents all integers up to this one
+CROSSED = 2**27  # largest product of colorings, nodes and colors that are crossed at a time
 
 
 class BatchedCrossover:
-    """Crossover with the network. Shorter graphs are filled up with nodes without a color, -1."""
+    """Crossover with the network. Smaller graphs are padded with nodes without a color, -1."""
 
     def __init__(self, searcher: ChildSearcher, graphs: Sequence[NeighbourLists], weights: CrossoverWeights):
         """graphs: those of the searcher."""
@@ -41,7 +41,7 @@ class BatchedCrossover:
         self.network.to(device)
 
     def __call__(self, graph: Tensor, k: Tensor, parents: Tensor, ages: Tensor, by_network: Tensor) -> Tensor:
-        """Both children (2, P, N) of every pair. by_network (P, 2): see `search.crossover.children`; else `values`."""
+        """Both children (2, P, N) of pairs. by_network (P, 2): see `crossover.children`; the others: see `values`."""
         values = self.values(graph, k, parents, ages)
         both = torch.where(by_network.T[:, :, None, None], torch.stack([values, values.flip(1)]), 1.0)
         children = cross_pairs(torch.cat([parents, parents.flip(1)]), both.flatten(0, 1), k.repeat(2))
@@ -49,8 +49,8 @@ class BatchedCrossover:
 
     @torch.no_grad()
     def values(self, graph: Tensor, k: Tensor, parents: Tensor, ages: Tensor) -> Tensor:
-        """Values (P, 2, N) of the nodes of pairs. graph (P,): place among the graphs; k (P,); parents, ages
-        (P, 2, N): see `Parent`, all int64.
+        """The network's values (P, 2, N) of the nodes of pairs, from int64 tensors: graph (P,), positions among the
+        graphs; k (P,); parents and ages (P, 2, N), see `Parent`.
         """
         n = parents.shape[2]
         size = max(1, CROSSED // (2 * n * (int(k.max()) + 1 + (n if self.only is None else 0))))
@@ -63,16 +63,16 @@ class BatchedCrossover:
         return self.network.values(pairs).view_as(parents)
 
     def features(self, graph: Tensor, k: Tensor, parents: Tensor, ages: Tensor) -> Tensor:
-        """What `search.crossover.features_of` says of pairs: (P, 2, N, F)."""
+        """The features (P, 2, N, F) of pairs, as `search.crossover.features_of` computes them."""
         is_node, num_colors = parents >= 0, int(k.max()) + 1
-        parents = parents.where(is_node, num_colors - 1)  # what only fills up has a class of its own
+        parents = parents.where(is_node, num_colors - 1)  # padding has a class of its own
         n = is_node[:, :1].sum(2, keepdim=True)
         degree = self.degree[graph, : parents.shape[2]][:, None]
         mean, deviation = self.moments[graph].T[:, :, None, None]
         in_class = degree.new_zeros(len(parents), 2, num_colors, parents.shape[2], dtype=self.kind)
         in_class.scatter_(2, parents[:, :, None], 1)
         matrix = self._adjacency(graph, parents.shape[2]) if self.only is None else self.only
-        counts = (in_class.flatten(1, 2) @ matrix).view_as(in_class)  # neighbours of a node with a color
+        counts = (in_class.flatten(1, 2) @ matrix).view_as(in_class)  # a node's neighbours of each color
         is_color = torch.arange(num_colors, device=k.device) < k[:, None]
         free = (counts == 0) & (in_class == 0) & is_color[:, None, :, None] & is_node[:, :, None]
         together, ones = parents[:, 0] * num_colors + parents[:, 1], torch.ones_like(parents[:, 0], dtype=torch.float)
@@ -91,12 +91,12 @@ class BatchedCrossover:
         return torch.stack([each.expand(parents.shape) for each in x], -1)
 
     def _adjacency(self, graph: Tensor, num_nodes: int) -> Tensor:
-        """Of graphs (P,): (P, N, N), filled up with zeros."""
+        """The adjacency matrices (P, N, N) of graphs (P,), padded with zeros."""
         nodes, _, first_word, words = self.graphs
         bit = torch.arange(search_cuda.BITS, dtype=torch.int32, device=graph.device)
         v = torch.arange(num_nodes, device=graph.device)
         n, first = (each[graph][:, None, None] for each in (nodes, first_word))
-        width, place = (n + len(bit) - 1) // len(bit), v[: -(-len(v) // len(bit))]  # words of a node
+        width, place = (n + len(bit) - 1) // len(bit), v[: -(-len(v) // len(bit))]  # width: words per node
         at = first + v[:, None] * width + place
         is_there = (v[:, None] < n) & (place < width)
         rows = words.view(torch.int32)[at.clamp(max=len(words) - 1)].where(is_there, 0)
@@ -105,7 +105,7 @@ class BatchedCrossover:
 
 @torch.no_grad()
 def cross_pairs(parents: Tensor, values: Tensor, k: Tensor, noise: Tensor | None = None) -> Tensor:
-    """`search.crossover.crossover` of P pairs: (P, N). parents, values (P, 2, N); k (P,); noise (P, K, K)."""
+    """Children (P, N), as by `search.crossover.crossover`. parents, values (P, 2, N); k (P,); noise (P, K, K)."""
     values, num_colors = values.double(), int(k.max())
     child, of_node = torch.full_like(parents[:, 0], -1), parents.clamp(min=0)
     for c in range(num_colors):
@@ -122,7 +122,7 @@ def cross_pairs(parents: Tensor, values: Tensor, k: Tensor, noise: Tensor | None
 
 
 def pad_rows(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Arrays (..., N) of different N in one, with -1 at the ends."""
+    """Stack arrays (..., N) of different N into one, padded with -1 at the end."""
     longest = max(row.shape[-1] for row in rows)
     filled = np.full((len(rows), *rows[0].shape[:-1], longest), -1, dtype=rows[0].dtype)
     for place, row in zip(filled, rows, strict=True):

@@ -1,4 +1,4 @@
-"""Islands on an NVIDIA GPU: of one search or of many, with a launch for a generation of all of them."""
+"""Islands on an NVIDIA GPU, of one or many searches. One launch makes the next generation of all islands."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +26,7 @@ POLL_SECONDS = 1e-3
 
 
 def compile_children(device: torch.device) -> None:
-    """Compile the kernels of children for a GPU, so that no time limit pays for it. The first time takes a minute."""
+    """Compile the kernels that make children on a GPU, before a time limit begins. The first time takes a minute."""
     with torch.cuda.device(device):
         for in_shared in (True, False):
             search_cuda.kernel(in_shared, shared_memory(device), True, device.index)
@@ -36,22 +36,22 @@ class GpuIsland(Island):
     """An island of a worker's search, whose children a GPU makes."""
 
     def __init__(self, worker: Worker, graph: int, number: int, others: "list[GpuIsland]"):
-        """graph: place among those of the GPU; number: among the islands of the search, which are in others."""
+        """graph: position among the graphs of the GPU; number: position among others, the islands of the search."""
         super().__init__(worker.lists)
         self.worker, self.graph, self.others = worker, graph, others
         self.random = np.random.default_rng([*worker.rng, number])
-        self.best: np.ndarray | None = None  # of the search, when the island began
-        trained = worker.search.trained.rule  # every other island moves by it, if there is one
+        self.best: np.ndarray | None = None  # the best of the search when the island began
+        trained = worker.search.trained.rule  # every second island moves by this rule, if there is one
         self.rule = rule.untrained() if trained is None or number % 2 == 0 else trained
 
     def follow(self) -> None:
-        """Look for one color less than is known: the first island from the best coloring, the others from their own."""
+        """Look for one color fewer than the best coloring: the first island from it, the others from their own."""
         self.best = self.worker.search.best
         self.begin(self.best if self is self.others[0] else self.first, int(self.best.max()))
 
     def keep(self, children: list[Parent]) -> bool:
-        """Keep the children, and offer one without a conflict to the search. Return False if the search now looks for
-        fewer colors; else the list then holds the next parents.
+        """Keep the children, and offer a child without conflicts to the search. Return False if the search now looks
+        for fewer colors; otherwise `children` holds the next parents afterwards.
         """
         self.first, self.second = (child.colors for child in children)
         for child in children:
@@ -65,7 +65,7 @@ class GpuIsland(Island):
         return True
 
     def check(self, child: Parent) -> None:
-        """MachineError if the conflicts of a child are others than the GPU has counted."""
+        """Raise MachineError if a child has another number of conflicts than the GPU has counted."""
         counted = int((child.colors[self.lists.sources] == child.colors[self.lists.neighbours]).sum()) // 2
         if counted != child.conflicts:
             raise MachineError(f"it returns a coloring with {counted} conflicts and counts {child.conflicts}")
@@ -98,7 +98,7 @@ class IslandBatch:
             yield cls(graphs, weights, device)
 
     def capacity(self, colors: Sequence[int]) -> int:
-        """Islands that the GPU has at the same time. MachineError: a graph is too large. colors: of every graph."""
+        """The number of islands that fit on the GPU. colors: of every graph. MachineError if a graph is too large."""
         if not (count := self.searcher.capacity(colors) // 2):
             raise MachineError("the graph is too large for a thread block")
         return count
@@ -106,8 +106,8 @@ class IslandBatch:
     def search(
         self, searches: Iterable[tuple[int, Worker]], max_islands: int, islands_per_search: int, rounds: int
     ) -> None:
-        """Search until all searches are over. searches: places among the graphs, and workers; one begins when there is
-        room for its islands. rounds: of a child. MachineError if what the GPU returns is wrong.
+        """Run searches until all are over. searches: pairs of a position among the graphs and a worker; a search begins
+        when there is room for its islands. rounds: of each child. MachineError if the GPU returns a wrong result.
         """
         waiting, islands = iter(searches), list[GpuIsland]()
         while True:
@@ -128,7 +128,7 @@ class IslandBatch:
     def launch(
         self, islands: Sequence[GpuIsland], starts: Sequence[Sequence[np.ndarray]], rounds: int
     ) -> list[list[Parent]]:
-        """What becomes of so many starts (N,) of every island; nothing if all searches are over meanwhile."""
+        """Search from the starts (N,) of islands. Return the children of each, or [] if all searches are over."""
         owners = [island for island, several in zip(islands, starts, strict=True) for _ in several]
         graph, k, seeds = np.array([(each.graph, each.k, each.random.integers(2**31)) for each in owners]).T
         rules = np.stack([each.rule for each in owners])
@@ -150,7 +150,7 @@ class IslandBatch:
         return [made[i:end] for i, end in zip(offsets, offsets[1:], strict=False)]
 
     def cross(self, generation: Sequence[tuple[GpuIsland, list[Parent]]]) -> None:
-        """Make the next starts of islands with these parents. Islands of a search exchange their second parents."""
+        """Make the next starts of islands from parents. Islands of a search first exchange their second parents."""
         for island, _ in generation:
             if island is island.others[0] and len(island.others) > 1:
                 pairs = [parents for other, parents in generation if other.others is island.others]

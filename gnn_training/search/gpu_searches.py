@@ -17,8 +17,8 @@ from gnn_training.search import search_cuda
 from gnn_training.search.batches import GraphStore, SearchBatch, copied_to, search_on_cpu
 from gnn_training.search.search_kernel import noise_table
 
-MOST_ROUNDS = search_cuda.LAST - NOT_MOVED  # of a child
-MEMORY_SHARE = 0.4  # of the free memory of a GPU, for what children keep there
+MOST_ROUNDS = search_cuda.LAST - NOT_MOVED  # largest number of rounds of a child
+MEMORY_SHARE = 0.4  # share of the free memory of a GPU that children may use
 
 
 def shared_memory(device: torch.device) -> int:
@@ -28,7 +28,7 @@ def shared_memory(device: torch.device) -> int:
 
 
 def fitting(nodes: np.ndarray, colors: np.ndarray, device: torch.device) -> np.ndarray:
-    """Which graphs of so many nodes and colors (G,) a GPU can search."""
+    """Whether a GPU can search each graph: (G,) bool. nodes, colors (G,): their numbers in each graph."""
     fits = np.ones(len(nodes), dtype=bool)
     fits[search_cuda.plan_launches(nodes.tolist(), colors.tolist(), shared_memory(device))[1]] = False
     return fits
@@ -44,14 +44,14 @@ class KernelLauncher:
         self._tables = lru_cache(1)(self._make_tables)
 
     def _launch(self, launch: search_cuda.Launch, tensors: Sequence[Tensor], rounds: int) -> None:
-        """Let a thread block search for each of the searches of a launch."""
+        """Start a launch, in which each search has a thread block."""
         kernel = search_cuda.kernel(launch.in_shared, self.max_shared, self.of_children, self.device.index)
         stream = search_cuda.cuda.external_stream(torch.cuda.current_stream(self.device).cuda_stream)
         blocks = len(launch.searches)
         kernel[blocks, search_cuda.THREADS, stream, launch.shared](*map(search_cuda.as_array, tensors), rounds)
 
     def _make_tables(self, num_colors: int, count: int) -> tuple[Tensor, Tensor]:
-        """Noise of so many colors, and logarithms."""
+        """The tables of a launch: noise for `num_colors` colors, and logarithms up to `count`, rounds or nodes."""
         return self._copied(noise_table(num_colors)), self._copied(search_cuda.logarithms(count))
 
     def _copied(self, values: np.ndarray) -> Tensor:
@@ -70,8 +70,8 @@ class BlockSearcher(KernelLauncher):
         nodes = data.num_nodes.astype(np.int64)
         self.first_node = np.cumsum([0, *nodes])
         self.first_word = np.cumsum([0, *nodes * -(-nodes // search_cuda.BITS)])
-        self.num_colors = np.zeros(len(nodes), int)  # of the colorings to start with, 0 if a graph is not there yet
-        self._streams = [torch.cuda.Stream(device) for _ in range(2)]  # of launches, which run at the same time
+        self.num_colors = np.zeros(len(nodes), int)  # of the first colorings; 0 for a graph that is not on the GPU yet
+        self._streams = [torch.cuda.Stream(device) for _ in range(2)]  # for launches that run at the same time
         self.graphs = search_cuda.DeviceGraphs(
             nodes=self._copied(data.num_nodes), num_neighbours=self._copied(2 * data.num_edges),
             num_colors=self._empty(torch.int32, len(nodes)), first_node=self._copied(self.first_node),
@@ -119,8 +119,8 @@ class BlockSearcher(KernelLauncher):
     def _run(
         self, launch: search_cuda.Launch, searches: Sequence[Tensor], tables: Sequence[Tensor], rounds: int
     ) -> tuple[Tensor, Tensor]:
-        """Fewest colors (R,) float and conflicts (R,) of R searches. searches: graph, lower (at least 1), seeds and
-        weights (R, ...); tables: of `_tables`.
+        """Run a launch of R searches. Return fewest colors (R,) float and conflicts (R,). searches: graph, lower bound
+        (at least 1), seed and weights of each, tensors (R, ...); tables: from `_tables`.
         """
         count, empty = len(launch.searches), self._empty
         large = empty(torch.int16, count, launch.large)
@@ -130,7 +130,7 @@ class BlockSearcher(KernelLauncher):
 
 
 class Children(NamedTuple):
-    """What became of the children of a generation, in the memory of the GPU."""
+    """The children of a generation after their search, in the memory of the GPU."""
 
     conflicts: Tensor  # (R,) int32, of the best coloring
     colors: Tensor  # (R, N) int16
@@ -156,8 +156,8 @@ class ChildSearcher(KernelLauncher):
         self._event = torch.cuda.Event()
 
     def capacity(self, colors: Sequence[int]) -> int:
-        """Children that the GPU has at the same time, also of the largest graph; 0 if a graph is too large for a block.
-        colors: of every graph.
+        """The number of children that fit on the GPU at once, even of the largest graph; 0 if a graph is too large for
+        a block. colors: of every graph.
         """
         launches, too_large = search_cuda.plan_launches(self.nodes.tolist(), colors, self.max_shared)
         free, reserved = MEMORY_SHARE * torch.cuda.mem_get_info(self.device)[0], search_cuda.RESERVED
@@ -197,5 +197,5 @@ class ChildSearcher(KernelLauncher):
         return children
 
     def is_done(self) -> bool:
-        """Whether the last children are there. RuntimeError: the GPU reports an error."""
+        """Whether the last children are finished. RuntimeError if the GPU reports an error."""
         return self._event.query()

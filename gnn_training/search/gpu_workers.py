@@ -1,4 +1,4 @@
-"""The GPUs that color beside the cores."""
+"""Searches on GPUs, beside those on the cores."""
 
 import logging
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from gnn_training.files import reason
 from gnn_training.search.engine import ExtraWorker, Worker
 
 log = logging.getLogger(__name__)
-ROUNDS = 1_500  # of a child: many islands that exchange parents need fewer than one, see docs/LOG.md
-GROUPS = 2  # of the islands on a GPU, each with a thread: it searches for one while that of the other is at work
+ROUNDS = 1_500  # rounds of a child: many islands that exchange parents need fewer than one island, see docs/LOG.md
+GROUPS = 2  # groups of islands on a GPU, each with a thread: the GPU searches for one while the other thread works
 
 
 def chosen_gpus(which: str) -> tuple[int, ...]:
-    """The GPUs that `all`, `none` or numbers such as 0,1 name, after their kernels were compiled. UserError or
-    MachineError: there are no such GPUs, or they cannot be used.
+    """Compile the kernels for the GPUs that `which` names (`all`, `none`, or numbers such as 0,1), and return their
+    numbers. UserError or MachineError if there are no such GPUs, or if they cannot be used.
     """
     if which == "none":
         return ()
@@ -45,13 +45,13 @@ def chosen_gpus(which: str) -> tuple[int, ...]:
 
 
 def on_gpus(gpus: Sequence[int]) -> list[ExtraWorker]:
-    """The groups of islands of these GPUs, each for a thread."""
+    """The groups of islands on these GPUs, each as a search for a thread."""
     failed = set[int]()
     return [partial(_color, gpu=gpu, failed=failed) for gpu in gpus for _ in range(GROUPS)]
 
 
 def _color(worker: Worker, gpu: int, failed: set[int]) -> None:
-    """Keep a group of islands until the search is over. failed: GPUs of which an error was told; the cores go on."""
+    """Run a group of islands until the search is over. failed: GPUs with a logged error; the cores go on."""
     import torch
 
     from gnn_training.search.gpu_islands import IslandBatch

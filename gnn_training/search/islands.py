@@ -1,5 +1,5 @@
-"""Islands: pairs of parents and the children of these, generation after generation. A thread of a CPU has one; an
-NVIDIA GPU makes the children of hundreds in one launch, see `search/gpu_islands.py`.
+"""Islands: pairs of parents and their children, generation after generation. A thread of a CPU has one island; an
+NVIDIA GPU makes the children of hundreds of islands in one launch, see `search/gpu_islands.py`.
 """
 
 from collections.abc import Sequence
@@ -10,20 +10,20 @@ import numpy as np
 from gnn_training.graph import NeighbourLists
 from gnn_training.search.crossover import Parent
 
-ELITE = 10  # generations after which the best child of an earlier such period returns
-ALIKE = 0.99  # share of the nodes with the same color in two parents, from which on one of them begins again
-ODDS_AGAINST, FIRST_ODDS, MAX_ODDS = 16, 64, 256  # that the network's choice of classes is the better one
-SPACING = 0.1  # share of the nodes in which another island must differ to be met
+ELITE = 10  # generations of a period; after each period, the best child of the period before it returns as a parent
+ALIKE = 0.99  # if two parents agree on a larger share of the nodes, one of them is replaced
+ODDS_AGAINST, FIRST_ODDS, MAX_ODDS = 16, 64, 256  # odds that the network chooses classes better than HEAD does
+SPACING = 0.1  # least share of the nodes in which a parent from another island must differ
 
 
 class Island:
     """HEAD (Moalic and Gondran 2018) with k colors: two parents have two children, the crossover of the first with the
-    second and of the second with the first, and a local search improves both. After a better coloring is known, both
-    parents lose classes and are the next ones.
+    second and of the second with the first, and a local search improves both. After a better coloring is found, the
+    parents lose some of their classes and remain the parents.
 
-    Two rules can choose the classes of a child: the network, and HEAD's, which takes the largest class. `odds` to
-    ODDS_AGAINST is the belief that the network's is better, and each rule is drawn with that probability (Thompson
-    1933). Where the two children have different rules, the one with fewer conflicts doubles the odds of its rule.
+    Two rules can choose the classes of a child: the network, and HEAD's rule, which takes the largest class. The odds
+    that the network is better are believed to be `odds` to ODDS_AGAINST, and every child draws its rule with these odds
+    (Thompson 1933). If two children have different rules, the child with fewer conflicts doubles the odds of its rule.
     """
 
     def __init__(self, lists: NeighbourLists):
@@ -31,11 +31,11 @@ class Island:
         self.first = self.second = uncolored(lists)  # the parents
 
     def begin(self, first: np.ndarray, k: int) -> None:
-        """Look for k colors from a coloring (N,), and from the second parent so far. The search may change `starts`."""
+        """Look for k colors from a coloring (N,) and the present second parent. The search may change `starts`."""
         self.k, self.generation = k, 0
         self.starts = [each.copy() if each.max() < k else largest_classes(each, k) for each in (first, self.second)]
-        self.by_network = [False, False]  # the children; alike also if they are none
-        self.elite: list[Parent] = []  # the best child of the last ELITE generations, and of those before
+        self.by_network = [False, False]  # for each start; equal if the starts are no children
+        self.elite: list[Parent] = []  # best child of the present period of ELITE generations, and of the one before
 
     def take(self, parents: list[Parent]) -> None:
         """Take in the children that the search has made of the starts. The list then holds the next parents."""
@@ -52,9 +52,9 @@ class Island:
             self.elite = [top, self.elite[0]]
 
     def choose_starts(self, parents: Sequence[Parent], chance: int, other: np.ndarray | None = None) -> bool:
-        """Choose the next starts. Return True if they are to be children of these parents, by the choices `by_network`.
-        If the parents are alike, return False: the starts are then the first parent and `other` (N,), or nodes without
-        a color if `other` is not far from it. chance: random bits.
+        """Choose the next starts. Return True if the caller must make them: children of these parents, by the rules
+        that `by_network` names. If the parents are too similar, return False: the starts are the first parent and
+        `other` (N,), or an uncolored graph if `other` is not far from the first parent. chance: random bits.
         """
         self.first, self.second = (parent.colors for parent in parents)
         n, total = len(self.first), ODDS_AGAINST + self.odds
@@ -73,7 +73,7 @@ def uncolored(lists: NeighbourLists) -> np.ndarray:
 
 
 def num_alike(first: np.ndarray, second: np.ndarray, k: int) -> int:
-    """Nodes of two colorings (N,) with k colors that every class has in common with its most similar one."""
+    """The number of nodes that the k classes of `first` (N,) share with their most similar classes of `second`."""
     return int(np.bincount(first * k + second, minlength=k * k).reshape(k, k).max(1).sum())
 
 

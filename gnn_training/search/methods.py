@@ -24,25 +24,25 @@ from gnn_training.search.first_colorings import density
 from gnn_training.search.islands import Island, largest_classes, uncolored
 from gnn_training.search.search_kernel import SearchTask, search_graph
 
-FIRST_CLIQUE_WORK = 5_000_000  # of branch and bound for a clique in its first run, some 25 ms
-PROOF_NODES, PROOF_BRANCHES = 150, 5_000  # of that for colors: up to so many nodes, branches of its first run
-PROOF_SHARE, PROOF_WORK = 0.1, 5_000_000  # beyond: its share of the work, and visits of the first run
+FIRST_CLIQUE_WORK = 5_000_000  # visits of branch and bound for a clique in its first run, some 25 ms
+PROOF_NODES, PROOF_BRANCHES = 150, 5_000  # graphs of up to so many nodes: branches of the first run for a coloring
+PROOF_SHARE, PROOF_WORK = 0.1, 5_000_000  # larger graphs: branch and bound's share of the work, visits of its first run
 SLICE = 20_000  # moves of TabuCol
-RATIOS = (0.5, 0.6, 0.7, 0.8, 0.9)  # of the present number of colors that `fewer_colors` asks for
-FIRST_MOVES = 20_000  # of TabuCol on each of them; doubled after all of them
-SET_MOVES, LAST_SET_MOVES = 600, 19_200  # of the search for an independent set, at first and at last
-PART_WORK = 2  # of crossover search, for that of the sets before it
-PART_NODES, PART_SHARE = 500, 0.25  # nodes that independent sets leave: so many, or a larger share
-SETS_NODES = 700  # from which independent sets help later, in graphs of density SETS_MIN_DENSITY
-RANDOM_RATIO = 2.0  # of DSATUR's colors and a clique: below it, as in geometric graphs, they do not
-FIRST_ROUNDS = 2_000  # of the trained rule in its shortest runs
-VISITS_PER_ROUND = 11, 40  # work of a round of the trained rule: per mean degree, and besides
+RATIOS = (0.5, 0.6, 0.7, 0.8, 0.9)  # the numbers of colors of `fewer_colors`, relative to the best coloring
+FIRST_MOVES = 20_000  # moves of TabuCol for each ratio; they double after all ratios
+SET_MOVES, LAST_SET_MOVES = 600, 19_200  # moves of the search for an independent set, at first and at most
+PART_WORK = 2  # work of crossover search, relative to the work of the independent sets before it
+PART_NODES, PART_SHARE = 500, 0.25  # nodes that independent sets leave: this number or this share, the larger one
+SETS_NODES = 700  # from so many nodes on, independent sets help later, in graphs of density SETS_MIN_DENSITY
+RANDOM_RATIO = 2.0  # first coloring's colors to a clique's size: below it, as in geometric graphs, sets do not help
+FIRST_ROUNDS = 2_000  # rounds of the trained rule in its shortest runs
+VISITS_PER_ROUND = 11, 40  # work of a round of the trained rule: a multiple of the mean degree, plus a constant
 
 
 def open_parts(lists: NeighbourLists, cores: np.ndarray, colors: np.ndarray, k: int) -> list[np.ndarray]:
-    """What decides whether k colors suffice: the components, with more than k of the colors (N,), of the k-core, which
-    remains when nodes with fewer than k neighbours are removed again and again. Nodes of each, the smallest first.
-    cores (N,): core numbers.
+    """The nodes of each part that decides whether k colors suffice, the smallest part first. The parts are the
+    components of the k-core that have more than k of the colors (N,). The k-core remains when nodes with fewer than k
+    neighbours are removed again and again. cores (N,): core numbers.
     """
     inside, base = np.flatnonzero(cores >= k), int(colors.max()) + 1
     component = proofs.components(*lists.subgraph(inside))
@@ -55,8 +55,8 @@ def open_parts(lists: NeighbourLists, cores: np.ndarray, colors: np.ndarray, k: 
 def smallest_last(
     lists: NeighbourLists, order: np.ndarray, cores: np.ndarray, colors: np.ndarray, k: int
 ) -> np.ndarray:
-    """A coloring (N,) int32 with k colors at most, from one of the k-core, colors (N,): the other nodes are colored in
-    the reverse order of their removal, where each has fewer than k neighbours before it (Matula and Beck 1983).
+    """Extend a coloring of the k-core, colors (N,), to one of all nodes (N,) int32 with k colors at most. Other nodes
+    follow in reverse order of their removal: each has fewer than k neighbours before it (Matula and Beck 1983).
     """
     inside = np.flatnonzero(cores >= k)
     inside = inside[np.argsort(colors[inside], kind="stable")]
@@ -65,8 +65,8 @@ def smallest_last(
 
 
 def branch_and_bound(worker: Worker) -> Iterator[int]:
-    """DSATUR branch and bound for one color less than known, from a large clique of every open part, with ever more
-    branches, until it proves that there is no such coloring.
+    """DSATUR branch and bound for one color fewer than the best coloring has. It begins with a large clique of every
+    open part, and has more branches in every run, until it proves that there is no such coloring.
     """
     lists, stop, run = worker.lists, worker.stop, 0
     order, cores = proofs.removal_order(*lists)
@@ -91,7 +91,7 @@ def branch_and_bound(worker: Worker) -> Iterator[int]:
 
 
 def tabu_search(worker: Worker) -> Iterator[int]:
-    """TabuCol on the best coloring known without its smallest class."""
+    """TabuCol from the best coloring so far without its smallest class."""
     while True:
         best = worker.search.best
         k = int(best.max())
@@ -101,8 +101,8 @@ def tabu_search(worker: Worker) -> Iterator[int]:
 
 
 def fewer_colors(worker: Worker) -> Iterator[int]:
-    """TabuCol from scratch with far fewer colors than known, for ever more moves. That finds the classes of planted
-    graphs, from which saving one color at a time leads away.
+    """TabuCol from scratch with far fewer colors than the best coloring has, in longer and longer runs. This finds the
+    classes of planted graphs, while saving one color at a time leads away from them.
     """
     moves = FIRST_MOVES
     while True:
@@ -118,7 +118,7 @@ def fewer_colors(worker: Worker) -> Iterator[int]:
 
 
 def crossover_search(worker: Worker) -> Iterator[int]:
-    """HEAD (Moalic and Gondran 2018) with TabuCol, see `Island`; from the best coloring known."""
+    """HEAD (Moalic and Gondran 2018) with TabuCol, from the best coloring so far; see `Island`."""
     island, weights = Island(worker.lists), worker.search.trained.crossover
     while True:
         best = worker.search.best
@@ -156,7 +156,7 @@ class SubgraphWorker(Worker):
     """A thread's search in a part of the graph, whose colorings become colorings of the whole graph."""
 
     def __init__(self, worker: Worker, colors: np.ndarray):
-        """colors (N,): -1 for the nodes of the part."""
+        """colors (N,): a coloring of the whole graph, in which the nodes of the part have -1."""
         self.parent, self.colors, self.nodes = worker, colors, np.flatnonzero(colors < 0)
         lists = worker.lists.subgraph(self.nodes)
         super().__init__(Portfolio(lists, kernels.dsatur(*lists), Budget(math.inf), worker.search.trained), 0)
@@ -167,7 +167,7 @@ class SubgraphWorker(Worker):
         self.parent.look_for(0)
 
     def offer(self, colors: np.ndarray) -> None:
-        """Tell the others of a proper coloring of the part."""
+        """Offer a proper coloring of the part, and with it one of the whole graph."""
         super().offer(colors)
         combined = self.colors.copy()
         combined[self.nodes] = colors + combined.max() + 1
@@ -175,8 +175,8 @@ class SubgraphWorker(Worker):
 
 
 def independent_sets(worker: Worker) -> Iterator[int]:
-    """EXTRACOL (Wu and Hao 2012): large independent sets become classes, and crossover colors the rest. Each time
-    with three times the moves for a set.
+    """EXTRACOL (Wu and Hao 2012): large independent sets become classes, and crossover search colors the other nodes.
+    Every repetition has three times as many moves for a set, up to LAST_SET_MOVES.
     """
     num_nodes, moves = len(worker.search.best), SET_MOVES
     while True:
@@ -200,11 +200,11 @@ def independent_sets(worker: Worker) -> Iterator[int]:
 
 
 def methods_for(lists: NeighbourLists, first: Coloring, clique: int, trained: SearchWeights) -> dict[Method, float]:
-    """The portfolio for a graph with a first coloring: methods and their shares of the work. The first one begins."""
+    """Return the methods for a graph with a first coloring, and their shares of the work. The first method begins."""
     n, is_random = len(first.colors), first.num_colors >= RANDOM_RATIO * clique
     proof = 1 if n <= PROOF_NODES else PROOF_SHARE
     methods: dict[Method, float] = {branch_and_bound: proof, crossover_search: 2, trained_rule: 2, fewer_colors: 0.5}
-    if is_random and density(lists) >= SETS_MIN_DENSITY and n >= SETS_NODES:  # where nobody proves anything
+    if is_random and density(lists) >= SETS_MIN_DENSITY and n >= SETS_NODES:  # no proof succeeds here
         methods = {crossover_search: 2, independent_sets: 4, fewer_colors: 0.5, trained_rule: 0.5}
     if trained.rule is None:
         del methods[trained_rule]

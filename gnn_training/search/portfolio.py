@@ -1,4 +1,4 @@
-"""The whole search for a coloring: bounds, a first coloring, then the portfolio of methods on what is open."""
+"""The whole search for a coloring: bounds, a first coloring, then the portfolio of methods on the open parts."""
 
 import logging
 import math
@@ -30,14 +30,14 @@ from gnn_training.search.methods import FIRST_CLIQUE_WORK, methods_for, open_par
 from gnn_training.search.search_kernel import SearchTask, search_graph, search_loop
 
 log = logging.getLogger(__name__)
-CLIQUE_SHARE = 0.2  # of the time, for cliques
-WHOLE_GRAPH_SHARE = 0.9  # share of the nodes in which the whole graph is searched, because to begin again costs more
-SET_SHARE, SET_STOP = 0.5, 0.75  # of the time: sets are given moves for the first, and stop at the second
+CLIQUE_SHARE = 0.2  # share of the time for lower bounds, such as cliques
+WHOLE_GRAPH_SHARE = 0.9  # if a part has this share of the nodes, the whole graph is searched: a restart costs more
+SET_SHARE, SET_STOP = 0.5, 0.75  # shares of the time: independent sets get moves for the first, and stop at the second
 
 
 @cache
 def compile_all() -> None:
-    """Compile the loops, once and for 20 s, or load them from the disk, before a clock starts."""
+    """Compile the loops, which takes 20 s once, or load them from the disk, before a time limit begins."""
     folder = Path(search_loop.stats.cache_path or "")
     if not any(folder.glob(f"search_kernel.{search_loop.py_func.__qualname__}-*.nbi")):
         log.info("first use: compiling the search, which takes about 20 seconds")
@@ -60,9 +60,9 @@ def compile_all() -> None:
 def colorings(
     graph: Graph, trained: SearchWeights, budget: Budget, clique: int = 0, start: np.ndarray | None = None
 ) -> Iterator[Coloring]:
-    """Yield proper colorings with ever fewer colors, DSATUR's first, until the budget is spent or one has `lower`
-    colors. The last one may be yielded again, because it is proven optimal. clique: size of one, 0 to look for it.
-    start (N,) int32: a coloring without gaps, which is the first unless DSATUR's has fewer colors.
+    """Yield proper colorings with fewer and fewer colors, DSATUR's first, until the budget is spent or one has `lower`
+    colors. The last coloring is yielded again if it is proven optimal later. clique: size of a known one, 0 to look for
+    one. start (N,) int32: a coloring without gaps, which comes first instead of DSATUR's, unless that has fewer colors.
     """
     compile_all()
     lists = graph.csr()
@@ -85,8 +85,8 @@ def colorings(
 
 
 def lower_bound(lists: NeighbourLists, num_colors: int, clique: int, until: float, is_dsatur: bool) -> int:
-    """A number of colors that every coloring has, `clique` at least and `num_colors` at most. num_colors: of a
-    coloring; is_dsatur: DSATUR's, which has two colors if the graph is bipartite.
+    """A lower bound of the number of colors, from `clique` to `num_colors`. num_colors: of a coloring, no more than
+    DSATUR's; is_dsatur: DSATUR has ended in time; it finds two colors if the graph is bipartite.
     """
     nodes, *_ = run_first(proofs.largest_clique, until, *lists, num_colors, FIRST_CLIQUE_WORK)
     bound = max(clique, len(nodes))
@@ -100,8 +100,8 @@ def lower_bound(lists: NeighbourLists, num_colors: int, clique: int, until: floa
 def _better_ones(
     lists: NeighbourLists, trained: SearchWeights, budget: Budget, clique: int, best: Coloring
 ) -> Iterator[Coloring]:
-    """Yield the first coloring and better ones. While they leave many nodes out, searches are in the `open_parts`, one
-    after the other, and a proof for one of them is a proof for the graph.
+    """Yield the first coloring and better ones. While all `open_parts` are clearly smaller than the graph, they are
+    searched one after the other, and a proof for one part is a proof for the graph.
     """
     yield best
     if best.num_colors <= budget.lower:
@@ -137,7 +137,7 @@ def _search(
     lists: NeighbourLists, trained: SearchWeights, budget: Budget, clique: int, best: Coloring, with_sets: bool,
     extra: Sequence[ExtraWorker],
 ) -> Iterator[Coloring]:  # fmt: skip
-    """Yield better colorings: that of independent sets if there is time for them, and those of the methods."""
+    """Yield better colorings: first that of independent sets, if there is time for it, then those of the methods."""
     methods = methods_for(lists, best, clique, trained)
     now = time.monotonic()
     left = budget.deadline - now

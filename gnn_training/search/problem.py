@@ -1,4 +1,4 @@
-"""A coloring problem: a graph, the number of colors, colors that nodes must or may have; and what a solution says."""
+"""Coloring problems: a graph, the number of colors, and the colors that nodes must or may have; and their solutions."""
 
 import math
 import time
@@ -16,9 +16,9 @@ from gnn_training.search.engine import Budget, Coloring, SearchWeights, renumber
 from gnn_training.search.first_colorings import FIRST_SECONDS, clique_size, run_until, seeded
 from gnn_training.search.portfolio import colorings
 
-MAX_NAMED = 1_000  # colors of precolored and allowed are below
-MAX_PAIRS = 10_000_000  # of a node and a color, each 50 bytes
-BALANCE_SHARE = 0.1  # of the time
+MAX_NAMED = 1_000  # the colors of precolored and allowed are below this number
+MAX_PAIRS = 10_000_000  # the most pairs of a node and a color, of 50 bytes each
+BALANCE_SHARE = 0.1  # share of the time in which classes are balanced
 BALANCE_SWAPS = 1_000  # tries per node
 
 
@@ -29,26 +29,26 @@ class Solution:
     colors: Any  # a dict from node to color, an array (N,) or a tensor (N,), as the graph was given
     num_colors: int  # different colors in it
     lower_bound: int  # no coloring that obeys the constraints has fewer
-    is_optimal: bool  # num_colors is lower_bound
+    is_optimal: bool  # whether num_colors equals lower_bound
     imbalance: int  # nodes in the largest class minus nodes in the smallest
     seconds: float
-    method: str  # that found it, or proved it optimal
+    method: str  # the method that found the coloring, or proved it optimal
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A graph to color with constraints, as a plain graph: every color that is named gets a node, and these nodes form
-    a clique. Nodes that must have a color are merged with its node; nodes that may not have it are joined to it by an
-    edge. So every method works unchanged.
+    """A graph to color with constraints, written as a graph without constraints. Every color that is named gets a node,
+    and these nodes form a clique. A node that must have a color is merged with that color's node; a node that may not
+    have it gets an edge to that color's node. So every method works unchanged.
     """
 
     graph: Graph  # nodes without a fixed color, then those that stand for colors
-    place: np.ndarray  # (N,): for each node of the caller's graph the one in `graph`
+    place: np.ndarray  # (N,): the node of `graph` for each node of the caller's graph
     color_ids: np.ndarray  # colors of the nodes that stand for colors
     most: int | None  # number of colors that a solution may have
     is_list_coloring: bool  # there are no other colors than color_ids
     is_equitable: bool
-    lower_bound: int  # of the number of colors, from cliques of the caller's graph or what precolored names
+    lower_bound: int  # from a clique of the caller's graph, or the number of colors in precolored
     start: np.ndarray | None = None  # (N of `graph`,) int32: a coloring that the search begins with
 
     @classmethod
@@ -57,8 +57,8 @@ class Problem:
         allowed: Mapping[Any, Collection[int]] | None = None, equitable: bool = False,
         deadline: float = math.inf,
     ) -> Self:  # fmt: skip
-        """Build the problem; names (N,): the nodes as precolored and allowed name them. ValueError for an unknown node
-        or a wrong color, NoColoringError if there is no solution.
+        """Build the problem. names (N,): the nodes as precolored and allowed name them. ValueError for an unknown node
+        or a wrong color, NoColoringError if a node has no color left, or two adjacent nodes only the same.
         """
         lists, highest = _lists(names, k, precolored or {}, allowed or {})
         for node in (node for node, colors in lists.items() if not colors):
@@ -95,8 +95,8 @@ class Problem:
         extended = np.empty(self.graph.num_nodes, dtype=np.int64)
         extended[self.place] = colors
         extended[self.num_free :] = self.color_ids
-        ends = self.graph.edges[extended[self.graph.edges[:, 0]] == extended[self.graph.edges[:, 1]]]
-        is_wrong = np.isin(self.place, ends.min(axis=1)) | (extended[self.place] != colors)
+        conflicting_edges = self.graph.edges[extended[self.graph.edges[:, 0]] == extended[self.graph.edges[:, 1]]]
+        is_wrong = np.isin(self.place, conflicting_edges.min(axis=1)) | (extended[self.place] != colors)
         is_wrong |= self.is_list_coloring & (colors >= len(self.color_ids))
         for node in np.flatnonzero(is_wrong).tolist():
             what = f"start has color {colors[node]} for node {names[node]!r}"
@@ -104,7 +104,7 @@ class Problem:
         return replace(self, start=renumbered(extended))
 
     def colorings(self, trained: SearchWeights, budget: Budget) -> Iterator[Coloring]:
-        """Yield what portfolio.colorings does for `graph`, and end as soon as `most` colors suffice or never can."""
+        """Yield the colorings of `graph` by portfolio.colorings, until one has `most` colors at most, or none can."""
         left = max(0.0, budget.deadline - time.monotonic())
         deadline = budget.deadline - BALANCE_SHARE * left if self.is_equitable else budget.deadline
         budget = budget._replace(deadline=deadline, lower=self.most or 1)
@@ -115,8 +115,8 @@ class Problem:
                     return
 
     def solution(self, best: Coloring, start: float, budget: Budget) -> Solution:
-        """The solution that a coloring of `graph` gives, with the colors as in `named`. start: when the search began.
-        NoColoringError if it has too many colors.
+        """The solution from a coloring of `graph`, with the colors of `named`. start: time.monotonic() when the search
+        began. NoColoringError if the coloring has too many colors.
         """
         if self.most is not None and not self.is_enough(best):
             wish = f"a coloring with at most {self.most} colors"
@@ -140,7 +140,7 @@ class Problem:
 
     @property
     def num_free(self) -> int:
-        """Nodes of `graph` before those that stand for color_ids."""
+        """The number of nodes of `graph` that come before the nodes of color_ids."""
         return self.graph.num_nodes - len(self.color_ids)
 
     def is_enough(self, coloring: Coloring) -> bool:
@@ -148,7 +148,7 @@ class Problem:
         return self.most is None or coloring.num_colors <= self.most
 
     def named(self, colors: np.ndarray) -> np.ndarray:
-        """The colors (N,) int64 of the caller's graph that those of a coloring of `graph`, without gaps, stand for."""
+        """Return the colors (N,) int64 of the caller's nodes, from a coloring of `graph` without gaps."""
         color_ids = np.full(int(colors.max()) + 1, -1)
         color_ids[colors[self.num_free :]] = self.color_ids
         is_new = color_ids < 0
@@ -181,7 +181,7 @@ def _lists(
 
 
 def _extend(graph: Graph, lists: dict[int, set[int]], color_ids: np.ndarray) -> tuple[Graph, np.ndarray]:
-    """The graph and the place of Problem. Two adjacent nodes of one place, which no coloring has, lose their edge."""
+    """Return `graph` and `place` of Problem. Adjacent nodes of one place have no coloring and lose their edge."""
     if not lists:
         return graph, np.arange(graph.num_nodes)
     fixed = {node: int(np.searchsorted(color_ids, min(may))) for node, may in lists.items() if len(may) == 1}
@@ -195,7 +195,7 @@ def _extend(graph: Graph, lists: dict[int, set[int]], color_ids: np.ndarray) -> 
         raise ValueError(f"allowed has {pairs}, at most {MAX_PAIRS} are possible: name fewer nodes or colors")
     is_forbidden = np.ones((len(restricted), len(color_ids)), dtype=bool)
     for row, node in zip(is_forbidden, restricted.tolist(), strict=True):
-        row[list(lists[node])] = False  # with such nodes, color_ids are all colors from 0
+        row[list(lists[node])] = False  # a color is its own position, because color_ids begin at 0 without gaps
     rows, columns = np.nonzero(is_forbidden)
     forbidden = np.column_stack([place[restricted[rows]], num_free + columns])
     between = num_free + np.argwhere(np.tri(len(color_ids), k=-1))
