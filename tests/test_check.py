@@ -24,7 +24,7 @@ from gnn_training.settings import CheckSettings, from_preset
 from gnn_training.training import checkpoint
 from gnn_training.training.loader import GraphLoader
 
-MEASURED = 2**30, 40, 0.5, 0.04  # bytes, steps, seconds of one, share of them that ranks wait
+MEASURED = job.Measurement(peak_bytes=2**30, num_steps=40, seconds_per_step=0.5, waiting=0.04)
 
 
 @pytest.fixture(autouse=True)
