@@ -1,4 +1,4 @@
-"""The numbers of the crossover network, and how a model file has them.
+"""The weights of the crossover network, and their text in a model file.
 
 Letters in shapes: F features, D width, L layers.
 """
@@ -12,18 +12,18 @@ import numpy as np
 
 from gnn_training.contract import MAX_WEIGHT
 
-# Of a node in its coloring: neighbours of its own color; the largest share of its class that is one class of the other
-# coloring; the share of its class that is one class with it there; its degree; nodes that its class could take; moves
-# since its last one; other colors without a conflict; size of its class. Of all nodes: density, nodes for each color.
+# A node in a coloring has these features: neighbours of its color; largest share of its class that lies in one class of
+# the other coloring; share that lies in the node's class of that coloring; degree; nodes its class could take; moves
+# since its last one; other colors without a conflict; size of its class; and for all nodes: density, nodes per color.
 FEATURES = (
     "conflicts", "class_agreement", "agreement", "degree", "takes", "age", "free", "size", "density", "nodes_per_color",
 )  # fmt: skip
-MESSAGES = 4  # that a node gets: of itself, of its class, of itself in the other coloring, of its class there
+MESSAGES = 4  # messages to a node from: itself, its class, itself in the other coloring, its class of that coloring
 F = len(FEATURES)
 
 
 class CrossoverWeights(NamedTuple):
-    """The numbers of the network with L layers, all float32."""
+    """The weights of a network with L layers, all float32."""
 
     first: np.ndarray  # (F, D)
     first_bias: np.ndarray  # (D,)
@@ -46,7 +46,7 @@ def shapes(width: int, layers: int) -> dict[str, tuple[int, ...]]:
 
 
 def to_text(weights: CrossoverWeights) -> str:
-    """JSON from names to nested lists, which reads back exactly."""
+    """JSON of a dict from names to nested lists. `from_text` reads exactly the same weights."""
     digits = np.vectorize(lambda weight: float(f"{weight:.9g}"), otypes=[float])
     return json.dumps({name: digits(part).tolist() for name, part in weights._asdict().items()})
 
@@ -54,7 +54,7 @@ def to_text(weights: CrossoverWeights) -> str:
 @cache
 def from_text(text: str) -> CrossoverWeights:
     """Weights of any width and number of layers, as `to_text` writes them. Raises KeyError, TypeError or ValueError if
-    an array is missing or has another shape, or a weight is no number up to MAX_WEIGHT.
+    an array is missing or has another shape, or if a weight is not finite or its absolute value is above MAX_WEIGHT.
     """
     numbers = json.loads(text)
     parts = [np.array(numbers[name], dtype=np.float32) for name in CrossoverWeights._fields]
@@ -68,5 +68,5 @@ def from_text(text: str) -> CrossoverWeights:
 
 
 def zero_weights(width: int = 1, layers: int = 0) -> CrossoverWeights:
-    """Weights of zero, with which every value is 1, so that the class with most nodes left is taken."""
+    """Weights of zero. With them every value is 1, so a child takes the class with most nodes left, as in GPX."""
     return CrossoverWeights(*(np.zeros(shape, dtype=np.float32) for shape in shapes(width, layers).values()))

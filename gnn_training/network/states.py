@@ -1,6 +1,6 @@
-"""A state of a search as PredictionNetwork sees it: one vector of the same length for every graph.
+"""The state of a search as input of PredictionNetwork: a vector of the same length for every graph.
 
-Letters in shapes: G graphs, N nodes (padded), K colors, A numbers of a node.
+Letters in shapes: G graphs, N nodes (padded), K colors, A features of a node.
 """
 
 from typing import NamedTuple
@@ -8,21 +8,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-NONE_SINCE = 1e5  # conflicts: a search has more where it has just saved a color
-# Mean and standard deviation of every feature on 200 graphs of 30 to 1,000 nodes in the shares of recipe `cpu`: nine of
-# the search as a whole, then the mean, the spread and the peak of seven numbers of the nodes.
+NONE_SINCE = 1e5  # `fewest_conflicts` from here on mean rule.NONE_FOUND, which is no number of conflicts
+# Mean and standard deviation of every feature, on 200 graphs of 30 to 1,000 nodes in the shares of recipe `cpu`. The
+# first nine features are of the whole search; then come the mean, the spread and the peak of seven numbers of nodes.
 FEATURE_MEAN_STD = (
     (6.2, 0.62), (3.8, 0.79), (3.2, 0.92), (0.63, 0.28), (16, 17), (7, 2.1), (6.5, 2.3), (-0.49, 0.78), (1.1, 0.65),
     (4.9, 0.96), (0.44, 0.52), (1.3, 1.1), (0.026, 0.058), (1.3, 1.2), (0.39, 0.25), (0.085, 0.078),
     (0.29, 0.29), (0.54, 0.37), (0.6, 0.26), (0.11, 0.092), (1, 0.55), (0.065, 0.047), (0.27, 0.18),
     (5, 0.92), (0.7, 0.75), (1.5, 1.1), (0.04, 0.096), (1.9, 1.5), (0.39, 0.25), (0.14, 0.16),
 )  # fmt: skip
-LARGEST = 4.0  # standard deviations: what is further away counts as if it were there
+LARGEST = 4.0  # features are clipped to so many standard deviations from the mean
 STATE_FEATURES = len(FEATURE_MEAN_STD)
 
 
 class SearchState(NamedTuple):
-    """What a search of every graph has seen. The first five are of its last coloring."""
+    """What a search of every graph has seen. The first five fields are about its last coloring."""
 
     colors: Tensor  # (G, N) int64
     free: Tensor  # (G, N) float, open colors without a conflict, other than the node's own
@@ -30,10 +30,10 @@ class SearchState(NamedTuple):
     conflicts: Tensor  # (G, N) float
     moves: Tensor  # (G, N) float
     num_colors: Tensor  # (G,) float, fewest so far
-    lower: Tensor  # (G,) float, bound on the number of colors
-    rounds: Tensor  # (G,) float, so far
+    lower: Tensor  # (G,) float, lower bound of the number of colors
+    rounds: Tensor  # (G,) float, made so far
     reached: Tensor  # (G,) float, the round in which `num_colors` were reached
-    fewest_conflicts: Tensor  # (G,) float, since then, with one color less
+    fewest_conflicts: Tensor  # (G,) float, since round `reached`, with one color less
 
 
 def features(exists: Tensor, degrees: Tensor, search: SearchState, color_ids: Tensor) -> Tensor:
@@ -62,8 +62,8 @@ def features(exists: Tensor, degrees: Tensor, search: SearchState, color_ids: Te
 
 
 def prediction_inputs(features: Tensor, rounds: Tensor, horizon: Tensor) -> Tensor:
-    """Inputs (G, STATE_FEATURES + 2) of PredictionNetwork. rounds: (G,) float, so far; horizon: (G,) float, rounds for
-    which to predict, 0 for all that any method may find.
+    """Inputs (G, STATE_FEATURES + 2) of PredictionNetwork. rounds: (G,) float, made so far; horizon: (G,) float, rounds
+    to predict for, or 0 to predict the best that any method may find.
     """
     is_limited = horizon > 0
     longer = torch.where(is_limited, (horizon.clamp(min=1).log1p() - rounds.log1p()) / 2, 0.0)

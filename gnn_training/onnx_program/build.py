@@ -1,4 +1,4 @@
-"""The program as one ONNX model with trained weights, and the proof that it computes what torch computes."""
+"""Build the program as one ONNX model with trained weights, and check that it computes what torch computes."""
 
 import copy
 import json
@@ -20,21 +20,21 @@ from gnn_training.onnx_program import golden
 from gnn_training.onnx_program.program import Program
 
 log = logging.getLogger(__name__)
-RULE = f"{contract.WEIGHT_NAMES}unsqueeze"  # name of its weights
+RULE = f"{contract.WEIGHT_NAMES}unsqueeze"  # name of the rule's weights in the model
 GOLDEN_PROBES = ("one node, the pair (0, 0)", "edgeless", "ring", "petersen", "several graphs")
-EXACT_OUTPUTS = ("color_logits", "last")  # conflicts after the last round say more than the coloring
+EXACT_OUTPUTS = ("color_logits", "last")  # conflicts after the last round show more differences than colors
 COMPARED = (*contract.OUTPUTS, "last")
-ROUNDS, THREADS = 10, (1, 4)  # of the comparisons
-TOLERANCE = 1e-4  # of the predictions; measured differences are below 1e-5
-SMALL = 200  # nodes of a probe that is also searched as long as the file does by itself
+ROUNDS, THREADS = 10, (1, 4)  # rounds, and numbers of threads, of the comparisons with torch
+TOLERANCE = 1e-4  # largest relative difference of predictions; those measured are below 1e-5
+SMALL = 200  # most nodes of a probe that is also searched for the default number of rounds
 
 EdgeList = tuple[np.ndarray, np.ndarray]  # edge_index (2, E) and batch (N,)
 
 
 def build(network: ColoringNetwork, rounds: int, metadata: dict[str, str]) -> onnx.ModelProto:
-    """The program with these weights, for at most so many rounds where a call names none. What it computes with them is
-    the same for all, so it is taken from the file that comes with this package (see scripts/trace_program.py). Raises
-    UserError: that file is of another network.
+    """Return the program with the weights of a network. rounds: most rounds of a call that names none. Its operators do
+    not depend on the weights, so they are taken from the file that comes with this package (see
+    scripts/trace_program.py). UserError if that file has weights of other shapes.
     """
     model = onnx.load(contract.SHIPPED_MODEL)
     predictions = network.predictions.state_dict(prefix=f"{contract.WEIGHT_NAMES}predictions.")
@@ -53,7 +53,7 @@ def build(network: ColoringNetwork, rounds: int, metadata: dict[str, str]) -> on
 
 
 def verified(model: onnx.ModelProto, network: ColoringNetwork) -> dict[str, bytes]:
-    """The files of a model by name. Raises UserError: it does not compute what the program computes in torch."""
+    """Return the files of a model by name. UserError if it does not compute what the program computes in torch."""
     content = model.SerializeToString()
     log.info("%.0f kB; checking it against torch", len(content) / 1000)
     verify(model, Program(network).eval())
@@ -101,7 +101,7 @@ def probes() -> dict[str, EdgeList]:
 
 
 def edge_list(*graphs: nx.Graph) -> EdgeList:
-    """Edges in the order of an adjacency matrix: only there a caller who reshapes pairs to (2, E) always fails."""
+    """Edges sorted by source, then by target. This order exposes callers that reshape pairs (E, 2) to (2, E)."""
     edge_index, batch = concatenated([Graph.from_edges(len(graph), list(graph.edges)) for graph in graphs])
     return edge_index[:, np.lexsort(edge_index[::-1])], batch
 
@@ -128,12 +128,12 @@ def verify(model: onnx.ModelProto, program: Program) -> None:
 
 
 def in_torch(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, Tensor]:
-    """What the program gives in torch, by name."""
+    """Run the program in torch and return its tensors by name."""
     return program(**{name: torch.tensor(value) for name, value in inputs.items()})
 
 
 def compare(where: str, expected: dict[str, np.ndarray], got: dict[str, np.ndarray]) -> None:
-    """Raise UserError if an output has another shape than torch's, or other numbers."""
+    """Raise UserError if the shape or the numbers of an output differ from those of torch."""
     for name, value in expected.items():
         if got[name].shape != value.shape:
             raise UserError(f"{where}: {name} has shape {got[name].shape}, torch gives {value.shape}")

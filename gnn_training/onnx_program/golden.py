@@ -1,6 +1,6 @@
 """Golden vectors: inputs with the outputs they must give, for callers of the file in any language.
 
-`python golden.py MODEL GOLDEN` checks a file. This needs only numpy and ONNX Runtime, so that an old one can do it too.
+`python golden.py MODEL GOLDEN` checks a file. This script needs only numpy and ONNX Runtime, even an old version.
 """
 
 import json
@@ -8,17 +8,17 @@ import os
 import sys
 from pathlib import Path
 
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # the package sets it, a script must itself
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # set by the package too, but this may run as a script
 
 import numpy as np
 import onnxruntime
 
-TOLERANCE = 2e-3  # on every output, after rounding in the file
+TOLERANCE = 2e-3  # largest error of an output; the numbers in the file are rounded
 ROUNDS = 50  # enough for the search to matter; in far more rounds, rounding errors may decide a move
 
 
 def session(model: Path | bytes, threads: int = 1) -> onnxruntime.InferenceSession:
-    """A model, given by path or content, opened for so many threads."""
+    """A session of a model, given by path or content, that runs on so many threads."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     # Threads that spin while they wait take the cores from those that work: half the speed on two cores, measured.

@@ -1,4 +1,4 @@
-"""Classical steps before the search, in tensors, so that they run inside the ONNX file.
+"""Classical algorithms that run before the search, written in tensors so that they run inside the ONNX file.
 
 Letters in shapes: G graphs, N nodes (padded), K colors, S starts, D largest degree.
 """
@@ -13,14 +13,14 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from gnn_training.network import rule
 from gnn_training.onnx_program.padded_graphs import Graphs, noise_table
 
-ONE_BY_ONE, NODES_PER_RANK = 2048, 128  # DSATUR: nodes up to which a round colors one; above, one more for so many,
-COLORED_PER_RANK = 16  # but one more only for so many colored ones, so that a grid still gets two colors
-SPEED, HEAD_START = 4000, 1 / 64  # if rounds color fewer than c nodes of 4000, c colors around a node are enough
-SCATTER = 1_327_217_885  # .618 of rule.PRIME, so that multiples modulo it are in no order
-DEGREE_WORTH, DEGREE_LEVELS = 1 / 4, 256  # in members: what one of the largest degree counts besides, in so many levels
-INSIDE = 4096.0  # more than any number of neighbours
-FEW_ROWS = 509  # of a small table of random numbers
-STAYS_OUT = 7  # steps that a node stays out of a set after it has left
+ONE_BY_ONE, NODES_PER_RANK = 2048, 128  # DSATUR colors one node a round up to 2048 nodes, one more per 128 above
+COLORED_PER_RANK = 16  # colored nodes that each further node of a round needs, so that a grid still gets two colors
+SPEED, HEAD_START = 4000, 1 / 64  # c colors around a node are enough if a round colors c / SPEED of all nodes
+SCATTER = 1_327_217_885  # .618 of rule.PRIME, so that its multiples modulo rule.PRIME come in no order
+DEGREE_WORTH, DEGREE_LEVELS = 1 / 4, 256  # extra worth of a member of the largest degree, in so many levels
+INSIDE = 4096.0  # marks members of a set in `Chains.beside`; more than any number of neighbours
+FEW_ROWS = 509  # rows of a small table of random numbers
+STAYS_OUT = 7  # steps for which a node that has left a set may not return
 State = TypeVar("State")
 
 
@@ -40,17 +40,17 @@ def loop(condition: Callable[[State], Tensor], body: Callable[[State], State], s
 
 
 def at_once(num_nodes: Tensor) -> Tensor:
-    """How many nodes DSATUR may color in a round of a graph with num_nodes int64."""
+    """The number of nodes that DSATUR may color in one round of a graph with num_nodes (int64) nodes."""
     return 1 + (num_nodes - ONE_BY_ONE).clamp(min=0) // NODES_PER_RANK
 
 
 def dsatur(graphs: Graphs, color_ids: Tensor, rank_ids: Tensor) -> Tensor:
-    """Color the node with most colors around it next, ties by degree, then number (Brélaz 1979): (G, N) int64, padded
-    nodes get 0. Nodes that find none of the colors color_ids (K,) = 0..K-1 free take the last one.
+    """Return colors (G, N) int64 by DSATUR (Brélaz 1979): the next node has most colors around it, ties by degree, then
+    number. Padded nodes get 0. A node that finds none of color_ids (K,) = 0..K-1 free takes the last one.
 
-    A large graph breaks ties of degree at random and colors up to B nodes in a round, rank_ids (B,) = 0..B-1: of the B
-    nodes that come next those with equally many colors around them, or fewer if that takes too many rounds. A node next
-    to one that comes before it waits.
+    In a large graph, ties of degree are broken at random, and a round colors up to B nodes, rank_ids (B,) = 0..B-1. Of
+    the next B nodes, it takes those with as many colors around them as the first, or fewer if rounds become too many. A
+    node waits if a neighbour comes before it.
     """
     numbers = torch.arange(graphs.exists.shape[1] + 1, device=color_ids.device)           # (N + 1,)
     size, num_colors, n = numbers.max() + 1, color_ids.max() + 1, graphs.exists.sum(1, keepdim=True)
@@ -66,7 +66,7 @@ def dsatur(graphs: Graphs, color_ids: Tensor, rank_ids: Tensor) -> Tensor:
 
     # The loop asks no tensor for its size: torch.while_loop cannot close over a size that data decides.
     def body(state: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        key, taken, waiting, rounds = state  # taken: True where a neighbour has a color; waiting (G,): nodes
+        key, taken, waiting, rounds = state  # taken: whether a neighbour has a color; waiting (G,): nodes without color
         best, v = key.view_as(tie).topk(rank_ids.shape[0], 1)                             # (G, B)
         done = n - waiting[:, None]                                                       # (G, 1)
         limit = ((done + n * HEAD_START) * SPEED / (n * rounds)).long() * one_color       # (G, 1)
@@ -94,15 +94,15 @@ def dsatur(graphs: Graphs, color_ids: Tensor, rank_ids: Tensor) -> Tensor:
 
 
 def joined_lists(lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of P lists with so many entries (P,), in a row: their starts (P,), numbers (S,) and lists (S,) of all entries."""
+    """Of P lists of `lengths` (P,) in a row: the start (P,) of each list; number (S,) and list (S,) of every entry."""
     start = lengths.cumsum(0) - lengths
     entry = torch.arange(lengths.sum().item(), device=lengths.device)
     return start, entry, torch.zeros_like(entry).scatter(0, start, 1).cumsum(0) - 1
 
 
 def clique_bound(graphs: Graphs, start_ids: Tensor) -> Tensor:
-    """Size (G,) int64 of the largest clique grown from one of the nodes of highest degree, start_ids (S,) = 0..S-1 of
-    them, always by the candidate of highest degree.
+    """Size (G,) int64 of the largest clique found. Cliques grow from the S nodes of highest degree, start_ids (S,) =
+    0..S-1, and always take the candidate of highest degree.
     """
     degrees = torch.where(graphs.exists, graphs.degrees, -1)
     nodes = torch.arange(degrees.shape[1], device=degrees.device)
@@ -119,7 +119,7 @@ def clique_bound(graphs: Graphs, start_ids: Tensor) -> Tensor:
         grows = best >= 0
         return joined(torch.where(grows, pick, graphs.exists.shape[1]), candidates), size + grows.long()
 
-    # Of floats: ONNX Runtime 1.16 has no ArgMax of integers.
+    # Floats, because ONNX Runtime 1.16 has no ArgMax of integers.
     degree_key = torch.nn.functional.pad(degrees.float(), (0, 1), value=-1)               # (G, N + 1)
     everything = torch.cat([graphs.exists, torch.zeros_like(graphs.exists[:, :1])], 1)
     candidates = joined(starts, everything[:, None] & (start_ids >= 0)[:, None])
@@ -130,19 +130,19 @@ def clique_bound(graphs: Graphs, start_ids: Tensor) -> Tensor:
 class Chains(NamedTuple):
     """S independent sets that change step by step in every graph."""
 
-    step: Tensor       # (G,) int64, of the search for this set
-    beside: Tensor     # (G, S, N) float, members among the neighbours; INSIDE for a member, negative for colored nodes
+    step: Tensor       # (G,) int64, steps made in the search for this set
+    beside: Tensor     # (G, S, N) float, neighbours that are members; INSIDE for a member, negative for colored nodes
     out_until: Tensor  # (G, S, N) float, step up to which a node stays out
-    worth: Tensor      # (G, S) float, of the members
+    worth: Tensor      # (G, S) float, sum over the members
     best: Tensor       # (G, N) float, 1 for members of the most worthy set so far
-    highest: Tensor    # (G,) float, its worth
-    found_at: Tensor   # (G,) int64, the step that found it
+    highest: Tensor    # (G,) float, worth of that set
+    found_at: Tensor   # (G,) int64, the step that found that set
 
 
 class Fixed(NamedTuple):
-    """What stays as it is while sets change."""
+    """What stays constant while the sets change."""
 
-    rows: Tensor       # (G N, N) float, the adjacency; INSIDE for a node beside itself
+    rows: Tensor       # (G N, N) float, the adjacency, with INSIDE on the diagonal
     offset: Tensor     # (G, 1) int64, the first row of every graph
     table: Tensor      # (FEW_ROWS, N) float, random numbers
     seeds: Tensor      # (G,) int64
@@ -154,18 +154,18 @@ class Fixed(NamedTuple):
         return self.rows.index_select(0, (self.offset + v).flatten()).unflatten(0, v.shape) * counts[:, :, None].float()
 
     def goes_on(self, state: Chains) -> Tensor:
-        """Whether a better set may still come, in every graph (G,)."""
+        """Whether the search for a better set goes on in every graph (G,)."""
         return (state.step - state.found_at).float() <= self.patience * state.highest
 
 
 def independent_sets(
     adjacency: Tensor, exists: Tensor, colors: Tensor, seeds: Tensor, chain_ids: Tensor, patience: Tensor
 ) -> Tensor:
-    """Color the nodes that `colors` (G, N) int64 leaves at -1 with large independent sets: (G, N) int64.
+    """Return colors (G, N) int64, in which large independent sets color the nodes that are -1 in `colors` (G, N) int64.
 
-    S chains, chain_ids (S,) = 0..S-1, grow sets by plateau search: a node without neighbours in the set enters,
-    preferably one of large degree; if there is none, a node takes the place of its only neighbour there (as for cliques
-    in Pullan and Hoos 2006). The best of all sets becomes a color class when no better one has been found for
+    S chains, chain_ids (S,) = 0..S-1, grow sets by plateau search, as Pullan and Hoos (2006) do for cliques. A node
+    without neighbours in the set enters, preferably one of large degree. If there is none, a node with one neighbour in
+    the set replaces that neighbour. The best set becomes a color class when no better one has been found for
     `patience` () steps per member. adjacency (G, N, N) float, exists (G, N) bool, seeds (G,) int64.
     """
     nodes = torch.arange(colors.shape[1], device=colors.device)
@@ -184,8 +184,7 @@ def independent_sets(
 
 
 def largest_set(waits: Tensor, fixed: Fixed) -> Tensor:
-    """The best independent set that the chains find among the nodes that wait (G, N) bool: (G, N) float, 1 for members.
-    """
+    """The best independent set (G, N) float that the chains find, 1 for members. waits (G, N) bool: its candidates."""
     degrees = (fixed.rows.unflatten(0, waits.shape) @ waits.float()[:, :, None])[..., 0] - INSIDE * waits.float()
     largest = degrees.amax(1, keepdim=True).clamp(min=1)                                  # (G, 1)
     value = 1 + (degrees / largest * DEGREE_LEVELS).floor() / DEGREE_LEVELS * DEGREE_WORTH  # (G, N)
@@ -206,7 +205,7 @@ def largest_set(waits: Tensor, fixed: Fixed) -> Tensor:
         place, until = u[:, :, None], (state.step + STAYS_OUT).float()[:, None, None]
         until = torch.where(leaves[:, :, None], until, state.out_until.gather(2, place))
         out_until = state.out_until.scatter(2, place, until)
-        # Sums of such fractions are exact, so all runtimes compare them alike.
+        # Sums of multiples of 1 / 1024 are exact, so all runtimes compare them alike.
         worth = state.worth + torch.where(acts, value.gather(1, v), 0) - torch.where(leaves, value.gather(1, u), 0)
         highest, chain = worth.max(1)                                                     # (G,)
         better = highest > state.highest

@@ -17,9 +17,9 @@ class Graphs(NamedTuple):
     exists: Tensor      # (G, N) bool
     degrees: Tensor     # (G, N) int64
     first: Tensor       # (G, N) int64, place of a node's first neighbour in `neighbours`
-    graph: Tensor       # (E + 1,) int64
+    graph: Tensor       # (E + 1,) int64, the graph of an edge
     source: Tensor      # (E + 1,) int64, a node of that graph
-    neighbours: Tensor  # (E + 1,) int64, another one, N in the last entry
+    neighbours: Tensor  # (E + 1,) int64, a neighbour of that node, N in the last entry
     window: Tensor      # (D,) int64 0, 1, ..., largest degree - 1, at least one
 
     def lists(self, nodes: Tensor) -> Tensor:
@@ -31,8 +31,8 @@ class Graphs(NamedTuple):
         return take(self.neighbours, place)
 
     def adjacency(self, node_ids: Tensor) -> Tensor:
-        """Dense adjacency (G, P, P) float of 0 and 1 with node N; node_ids (P,) is 0, 1, ..., P - 1. It has no edges if
-        P is not N + 1.
+        """Dense adjacency matrices (G, P, P) float of 0 and 1, including node N. node_ids (P,) is 0, 1, ..., P - 1. If
+        P is not N + 1, all entries are 0.
         """
         graphs, width = self.exists.shape[0], node_ids.shape[0]
         fits = (self.neighbours < self.exists.shape[1]) & (node_ids.max() == self.neighbours.max())
@@ -48,14 +48,14 @@ class Graphs(NamedTuple):
 
 
 def take(values: Tensor, places: Tensor) -> Tensor:
-    """values[places] of values (V,). It becomes ONNX's GatherElements, a seventh of the time of Gather."""
+    """values[places] of values (V,). An export makes it GatherElements, which takes a seventh of the time of Gather."""
     return values.gather(0, places.flatten()).view_as(places)
 
 
 def pad(edge_index: Tensor, batch: Tensor) -> tuple[Graphs, Tensor]:
-    """Graphs of an edge list (2, E) and `batch` (V,), ascending, and the position (V,) of every node in its graph.
-    Loops, repeated edges and edges between graphs are dropped; one direction of an edge is enough. A node that does
-    not exist is an error, in an exported file too.
+    """Graphs of an edge list (2, E) and an ascending `batch` (V,), and the position (V,) of every node in its graph.
+    Loops, repeated edges and edges between graphs are dropped; one direction of an edge is enough. An edge of a node
+    that does not exist is an error, in an exported file too.
     """
     num_graphs = cast(int, (batch.max() + 1).item())
     torch._check(num_graphs >= 1)
@@ -65,7 +65,7 @@ def pad(edge_index: Tensor, batch: Tensor) -> tuple[Graphs, Tensor]:
     position = torch.arange(batch.shape[0], device=batch.device) - (counts.cumsum(0) - counts)[batch]
     size = cast(int, counts.max().item())
     torch._check(size >= 1)
-    s, t = torch.where(edge_index < 0, total, edge_index)  # or a negative node would count from the end
+    s, t = torch.where(edge_index < 0, total, edge_index)  # a negative node would count from the end
     inside = (batch[s] == batch[t]) & (s != t)
     keys = torch.where(torch.cat([inside, inside]), torch.cat([s * total + t, t * total + s]), total * total)
     keys = torch.cat([keys, total * total * ones[:1]]).sort().values

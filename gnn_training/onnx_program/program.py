@@ -1,8 +1,8 @@
 """The program inside the ONNX file: edges in, color scores out.
 
 Its four parts run one after the other. Pad makes neighbour lists of the edge list. Bound colors the graphs with DSATUR
-and, if they are dense, with independent sets, and finds cliques. Search lets the network look for fewer colors, from
-the better coloring on, so no answer has more colors than that. Readout turns the best coloring into scores.
+and, if they are dense, with independent sets, and finds cliques. Search starts from the better coloring and lets the
+network look for fewer colors, so no answer has more than that coloring. Readout turns the best coloring into scores.
 
 The parts are modules of their own because torch.while_loop can close over a tensor's size only if it is the size of an
 input. Sizes that data decides (graphs, padded nodes, colors) are decided in one part and are input shapes of the next.
@@ -23,27 +23,27 @@ from gnn_training.onnx_program.greedy import at_once, clique_bound, dsatur, inde
 from gnn_training.onnx_program.padded_graphs import Graphs, pad
 from gnn_training.onnx_program.tensor_search import Limits
 
-MAX_STARTS = 1024  # nodes of a graph from which the search for cliques starts, see CLIQUE_WORK and MIN_STARTS
-CHAINS = 32  # of independent sets, and the steps without a better one, per member, after which they end,
-PATIENCE = 2.0  # in a call of CALL_ROUNDS; the patience grows with the root of the steps
-SEARCH_WORK, MAX_SEARCHES = 10_000, 16  # a small graph is searched several times: nodes x colors x searches
-SEED_STRIDE = 1009  # between the seeds of two searches of a graph
-MAX_GRAPHS = 1_000_000  # in a call
-USED_SCORE = 9.2  # of a node's own color: log(p / 0.0001) for p = 1; other colors have 0
+MAX_STARTS = 1024  # most nodes of a graph from which cliques grow, see CLIQUE_WORK and MIN_STARTS
+CHAINS = 32  # independent sets that grow at the same time in a graph
+PATIENCE = 2.0  # steps per member without a better set, in a call of CALL_ROUNDS; grows with the root of the rounds
+SEARCH_WORK, MAX_SEARCHES = 10_000, 16  # searches of a graph: SEARCH_WORK / (nodes x colors), 1 to MAX_SEARCHES
+SEED_STRIDE = 1009  # difference between the seeds of consecutive searches of a graph
+MAX_GRAPHS = 1_000_000  # numbers of graphs in `batch` are below this
+USED_SCORE = 9.2  # score of a node's own color: log(p / 0.0001) for p = 1; other colors have 0
 
 
 class Ranges(NamedTuple):
-    """Sizes as tensors 0, 1, 2, ..."""
+    """Sizes that the data decide, as the lengths of tensors 0, 1, 2, ..."""
 
     greedy_color_ids: Tensor  # (largest degree + 1,) colors that a greedy algorithm could need
     rank_ids: Tensor          # (B,) nodes that DSATUR may color at once
     start_ids: Tensor         # (S,) starts of cliques
     chain_ids: Tensor         # (C,) chains of independent sets
-    dense_ids: Tensor         # (N + 1,) nodes of a dense matrix and "no node"; one if the graphs are too large for it
+    dense_ids: Tensor         # (N + 1,) nodes of a dense matrix and "no node"; (1,) if the graphs are too large
 
 
 class GraphIds(NamedTuple):
-    """The numbers that `batch` gives to the graphs. It may leave some out; B is the largest one + 1."""
+    """The numbers of the graphs in `batch`. Some numbers may be missing; B is the largest number + 1."""
 
     node_graph: Tensor  # (V,) int64, the graph of every node, one of G
     number: Tensor      # (G,) int64, ascending
@@ -61,23 +61,23 @@ class Bounds(NamedTuple):
 class Options(NamedTuple):
     """What a caller may ask for."""
 
-    num_colors: Tensor  # (G,) or (1,) int64, 0: one less than the first coloring has
+    num_colors: Tensor  # (B,) or (1,) int64, colors to try first; 0: one less than the first coloring has
     seed: Tensor        # () int64
     steps: Tensor       # () int64, rounds; -s for s at most, fewer for small graphs
 
 
 class Searched(NamedTuple):
-    """What the network makes of the graphs."""
+    """The results of the search."""
 
     colors: Tensor             # (G, N) int64, proper, from 0 without gaps
     last: Tensor               # (G, N, K) conflicts of every node in every color after the last round
-    chromatic: Tensor          # (B,) and the other predictions, 0 where there is no graph
+    chromatic: Tensor          # (B,), this and the other predictions are 0 where there is no graph
     graph_type_logits: Tensor  # (B, 8)
     difficulty: Tensor         # (B,)
 
 
 class Pad(nn.Module):
-    """edge_index (2, E) and batch (V,) to graphs, the position (V,) of every node in its graph, sizes, and numbers."""
+    """Turns edge_index (2, E) and batch (V,) into graphs, the position (V,) of every node in its graph, and sizes."""
 
     def forward(self, edge_index: Tensor, batch: Tensor) -> tuple[Graphs, Tensor, Ranges, GraphIds]:
         numbers = numbers_of(batch)
@@ -95,7 +95,7 @@ class Pad(nn.Module):
 
 
 class Bound(nn.Module):
-    """Colorings by DSATUR and independent sets, cliques, and the sizes of the search."""
+    """Finds colorings by DSATUR and independent sets, cliques, and the sizes of the search."""
 
     def forward(self, graphs: Graphs, ranges: Ranges, seed: Tensor, steps: Tensor) -> tuple[Bounds, Limits]:
         colors, n = dsatur(graphs, ranges.greedy_color_ids, ranges.rank_ids), graphs.num_nodes
@@ -127,12 +127,12 @@ class Search(nn.Module):
     def forward(self, graphs: Graphs, bounds: Bounds, limits: Limits, options: Options, numbers: GraphIds) -> Searched:
         seed = scalar(options.seed)
         rows = torch.arange(bounds.clique.shape[0], device=bounds.clique.device)          # (G,)
-        asked = options.num_colors[numbers.number.clamp(max=options.num_colors.shape[0] - 1)]  # one for all or each
+        asked = options.num_colors[numbers.number.clamp(max=options.num_colors.shape[0] - 1)]  # one for all or for each
         graph = bounds.searches                                                           # (R,)
         number = torch.arange(graph.shape[0], device=graph.device) - tensor_search.first_searches(graph, rows)[graph]
         task = tensor_search.Task(bounds.greedy, bounds.clique, asked, graph, seed + SEED_STRIDE * number)
         rounds = rounds_of(options.steps, graphs)
-        # Where a round moves more nodes, in graphs of more than a thousand, a call makes fewer rounds.
+        # In graphs of more than a thousand nodes, a round moves more nodes, so a call makes fewer rounds.
         fewer = (rounds * rule.ACTIVE + limits.active_ids.max()) // (limits.active_ids.max() + 1)
         rounds = torch.minimum(rounds, fewer)
         result = tensor_search.search(tensor_search.split(self.rule[None]), graphs, task, limits, rounds)
@@ -145,7 +145,7 @@ class Search(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The predictions (G,), (G, 8), (G,) of the contract."""
         k, reached = result.num_colors.float(), result.reached
-        rounds = torch.where(k > lower, result.rounds, reached)  # whatever the rest of the batch takes
+        rounds = torch.where(k > lower, result.rounds, reached)  # a finished search counts no later rounds
         free, one, conflicts, moves = result.nodes.unbind(1)
         seen = states.SearchState(result.last, free, one, conflicts, moves, k, lower, rounds, reached, result.conflicts)
         values = states.features(graphs.exists, graphs.degrees, seen, color_ids)
@@ -154,7 +154,7 @@ class Search(nn.Module):
 
 
 class Readout(nn.Module):
-    """Colorings as scores for the caller's rows. Their argmax, softmax and cosine all mean something."""
+    """Turns colorings into scores for the caller's rows. Their argmax, softmax and cosine are all meaningful."""
 
     def forward(self, colors: Tensor, node_graph: Tensor, position: Tensor) -> Tensor:
         """Scores (V, 256) of colors (G, N): 0 for all colors but the node's own."""
@@ -163,7 +163,7 @@ class Readout(nn.Module):
 
 
 class Program(nn.Module):
-    """The parts in order. It runs in torch what the ONNX file runs."""
+    """All parts in order. In torch, it computes what the ONNX file computes."""
 
     def __init__(self, trained: ColoringNetwork):
         super().__init__()
@@ -174,7 +174,7 @@ class Program(nn.Module):
         self, edge_index: Tensor, batch: Tensor, num_colors: Tensor, seed: Tensor, steps: Tensor,
         node_features: Tensor | None = None,
     ) -> dict[str, Tensor]:  # fmt: skip
-        """Inputs of the contract to its outputs and all that lies between, by name. node_features are ignored."""
+        """Return the outputs of the contract and all intermediate tensors, by name. node_features are ignored."""
         options = Options(num_colors, seed, steps)
         graphs, position, ranges, numbers = self.pad(edge_index, batch)
         bounds, limits = self.bound(graphs, ranges, seed, steps)
@@ -187,8 +187,8 @@ class Program(nn.Module):
 
 
 def numbers_of(batch: Tensor) -> GraphIds:
-    """GraphIds of the graphs in `batch` (V,). A number below 0, below the one before or from MAX_GRAPHS on is an error,
-    in an exported file too.
+    """GraphIds of the graphs in `batch` (V,). A number that is negative, less than its predecessor, or at least
+    MAX_GRAPHS is an error, in an exported file too.
     """
     previous = torch.cat([batch[:1] - 1, batch[:-1]])
     is_first = batch != previous
@@ -199,13 +199,13 @@ def numbers_of(batch: Tensor) -> GraphIds:
 
 
 def scalar(value: Tensor) -> Tensor:
-    """The only number of a tensor; an error if it has none or more, which ONNX Runtime accepts for a scalar input."""
+    """The only number of a tensor. Any other count is an error; ONNX Runtime does not check it for scalar inputs."""
     return value.reshape(1)[0]
 
 
 def rounds_of(steps: Tensor, graphs: Graphs) -> Tensor:
-    """Rounds () of a search: `steps`; if they are -s, by the size of the largest graph, and s at most."""
-    asked = scalar(steps).clamp(min=-torch.iinfo(torch.int64).max)  # -2**63 has no opposite
+    """Rounds () of a search: `steps`, or, if they are -s, the rounds for the size of the largest graph, at most s."""
+    asked = scalar(steps).clamp(min=-torch.iinfo(torch.int64).max)  # 2**63 is no int64
     by_size = contract.rounds_by_size(graphs.num_nodes.max().long())
     return torch.where(asked < 0, torch.minimum(-asked, by_size), asked)
 
@@ -218,11 +218,11 @@ def limits(num_nodes: Tensor, num_colors: Tensor) -> Limits:
 
 
 def count_to(number: Tensor) -> Tensor:
-    """0, 1, ..., number - 1: a size that data decides, as the shape of a tensor."""
+    """Return 0, 1, ..., number - 1, which turns a size that the data decide into the shape of a tensor."""
     return torch.arange(number.item(), device=number.device)
 
 
 def renumbered(colors: Tensor, graphs: Graphs, color_ids: Tensor) -> Tensor:
-    """Colors (G, N) renumbered in their order, so that all numbers up to the largest are used."""
+    """Renumber colors (G, N) from 0 without gaps, in their order."""
     used = ((colors[:, :, None] == color_ids) & graphs.exists[:, :, None]).any(1).long()  # (G, K)
     return (used.cumsum(1) - used).gather(1, colors)

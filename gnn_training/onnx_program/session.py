@@ -1,4 +1,4 @@
-"""An exported file as its callers use it: ONNX Runtime and numpy, without torch. A search needs its metadata alone."""
+"""An exported file as its callers use it: ONNX Runtime and numpy, without torch. A search reads only its metadata."""
 
 import json
 import logging
@@ -26,14 +26,14 @@ from gnn_training.search.engine import SearchWeights
 from gnn_training.search.kernels import first_fit
 
 log = logging.getLogger(__name__)
-MAX_STEPS = 10**9  # beyond, independent sets, whose patience grows with the steps, keep a call on an optimal graph busy
-MODEL_LIMIT = 20_000_000  # bytes, forty times ours
+MAX_STEPS = 10**9  # with more, a call looks for independent sets too long, because their patience grows with the steps
+MODEL_LIMIT = 20_000_000  # largest size of a model file in bytes, forty times that of the shipped file
 HINT = "name a file written by `coloring-gnn export`"
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the network says about G graphs, in the order they were given."""
+    """The answers of the network for G graphs, in the order of the call."""
 
     logits: list[np.ndarray]  # (N, C) float32 per graph; the argmax of a row is the node's color
     chromatic: np.ndarray  # (G,) float32 estimated number of colors needed
@@ -52,7 +52,7 @@ def from_logits(graph: Graph, logits: np.ndarray) -> np.ndarray:
 
 
 class Model:
-    """An open model file: `Model().predict(graph)` asks the one that comes with the package."""
+    """An open model file: `Model().predict(graph)` runs the file that comes with the package."""
 
     def __init__(self, path: Path | str | None = None, threads: int = 0):
         """Open `path`, or the shipped file, for `threads` threads, at most one per core; 0 takes every core. A path
@@ -72,12 +72,12 @@ class Model:
             self.crossover = _no_crossover(self.path) if text is None else crossover_weights.from_text(text)
 
     def __reduce__(self) -> tuple:
-        """Pickle the path; the copy opens it again."""
+        """Pickle only path and threads; the copy opens the file again."""
         return Model, (self.path, self.threads)
 
     @property
     def trained(self) -> SearchWeights:
-        """What a search takes from the file."""
+        """The weights that a search takes from the file."""
         return SearchWeights(self.rule, self.crossover)
 
     @cached_property
@@ -96,10 +96,10 @@ class Model:
         steps: int | None = None, seconds: float | None = None,
     ) -> Prediction:  # fmt: skip
         """Run a graph, or a list of G graphs as one batch. An option that is left out has the file's own default.
-        graphs: of any kind that `as_graph` takes. num_colors: colors to try first per graph, 0 for one less than the
-        first coloring has. Raises TypeError or ValueError for what is not a graph or has no nodes, and for more than
-        MAX_STEPS steps, MemoryError if the batch is too large for this machine, TimeoutError after `seconds`, when the
-        runtime has stopped, and UserError if the file is no coloring network after all.
+        graphs: anything that `as_graph` takes. num_colors: colors to try first per graph, 0 for one less than the first
+        coloring has. Raises TypeError or ValueError if an object is no graph or has no nodes, ValueError for more than
+        MAX_STEPS steps, MemoryError if the batch is too large for this machine, TimeoutError after `seconds`, once the
+        runtime has stopped, and UserError if the call shows that the file is no coloring network.
         """
         from gnn_training.onnx_program import golden
 
@@ -125,7 +125,7 @@ class Model:
         return self._prediction(results, sizes)
 
     def _prediction(self, outputs: Sequence[Any], sizes: Sequence[int]) -> Prediction:
-        """What a call says about graphs of these sizes. UserError if a coloring network would not say that."""
+        """The outputs of a call on graphs of these sizes. UserError if they cannot come from a coloring network."""
         results, count = [np.asarray(output) for output in outputs], len(sizes)
         shapes = [(sum(sizes), MAX_COLORS), (count,), (count, len(GRAPH_TYPES)), (count,)]
         if [(x.dtype.name, x.shape) for x in results] != [("float32", shape) for shape in shapes]:
@@ -141,7 +141,7 @@ class Model:
 
         # In its own thread: a call into the runtime does not notice the clock or Ctrl-C, a waiting thread does.
         options = onnxruntime.RunOptions()
-        options.log_severity_level = 4  # a stopped run is not an error, and errors are raised
+        options.log_severity_level = 4  # log nothing: a stopped run is no error, and errors are raised
         with ThreadPoolExecutor(1) as pool:
             future = pool.submit(self._session.run, list(OUTPUTS), feeds, options)
             try:
@@ -153,11 +153,11 @@ class Model:
                     raise MemoryError(f"ONNX Runtime ran out of memory: {error}") from error
                 raise
             finally:
-                options.terminate = True  # the pool waits for a run that nobody waits for
+                options.terminate = True  # otherwise the pool would wait until the run is complete
 
 
 def cached_model(path: Path | str | None) -> Model:
-    """A model that is opened once, and again after its file has changed."""
+    """Return the model of a file, which is opened again only after the file has changed."""
     file = Path(path or contract.SHIPPED_MODEL)
     return _opened(path, file.stat().st_mtime_ns if file.exists() else 0)
 
@@ -168,14 +168,14 @@ def _opened(path: Path | str | None, _changed: int) -> Model:
 
 
 def needed_bytes(graphs: Sequence[Graph]) -> int:
-    """An upper bound of the memory of a call. Graphs are padded to the largest. The terms follow the program in the
-    file; their weights were measured on paths, trees, stars, grids, bipartite, complete and random graphs, alone and in
-    batches, and rounded up.
+    """An upper bound of the memory of a call in bytes. Graphs are padded to the largest one. The terms follow the
+    program in the file; their factors were measured on paths, trees, stars, grids, bipartite, complete and random
+    graphs, alone and in batches, and rounded up.
     """
     size, degree = max(graph.num_nodes for graph in graphs), max(int(graph.degrees().max()) for graph in graphs)
     nodes, edges = len(graphs) * size, sum(graph.num_edges for graph in graphs)
-    pairs = nodes * min(MAX_COLORS, degree + 1)  # of a node and a color
-    # Starts of cliques, each with nodes and neighbours, and nodes that a round looks at, with their neighbours.
+    pairs = nodes * min(MAX_COLORS, degree + 1)  # pairs of a node and a color
+    # A start of a clique has rows of nodes and neighbours; a node that a round examines, rows of neighbours and colors.
     starts = min(size, max(contract.MIN_STARTS, contract.CLIQUE_WORK // nodes))
     active = min(size, max(rule.ACTIVE, size // rule.NODES_PER_ACTIVE))
     dense = (size + 1) ** 2 if size <= contract.SETS_MAX_NODES else 0  # adjacency
@@ -183,22 +183,22 @@ def needed_bytes(graphs: Sequence[Graph]) -> int:
     return 20_000_000 + 500 * edges + 2700 * nodes + 7 * pairs + len(graphs) * every
 
 
-@cache  # so that it is said once
+@cache  # so that the message is logged once
 def _no_crossover(path: Path) -> crossover_weights.CrossoverWeights:
-    """The crossover of a file without weights for it."""
+    """The crossover weights for a file that has none."""
     log.info("%s: has no weights of crossover, so children take the largest classes; export it again", path)
     return crossover_weights.zero_weights()
 
 
 def _cause(error: Exception) -> str:
-    """What ONNX Runtime says, without its codes."""
+    """The error message of ONNX Runtime, without its codes."""
     return str(error).splitlines()[0].rpartition(" : ")[2].rstrip(".")
 
 
 def _metadata(path: Path, content: bytes) -> dict[str, str]:
-    """The metadata of an ONNX file whose tensors are the contract's; UserError for another file. `color` needs no more
-    of a file, and a session of ONNX Runtime would make its start a third longer. The numbers of fields are those of
-    onnx.proto.
+    """The metadata of an ONNX file. UserError if its inputs and outputs are not those of the contract. They are read
+    without ONNX Runtime, because `color` needs only the metadata, and opening a session would make its start a third
+    longer. The numbers of fields are those of onnx.proto.
     """
     with files.damaged(path, HINT):
         model = _fields(content)
@@ -216,13 +216,13 @@ def _metadata(path: Path, content: bytes) -> dict[str, str]:
 
 
 def _texts(fields: Sequence[tuple[int, Any]], number: int, part: int) -> list[str]:
-    """The text that is field `part` in every field `number`."""
+    """The text of the inner field `part` of every field `number`."""
     return [dict(_fields(content)).get(part, b"").decode() for field, content in fields if field == number]
 
 
 def _fields(content: bytes) -> list[tuple[int, Any]]:
-    """Numbers and contents of the fields of a protocol buffer, of which a message is bytes. ValueError if it is none or
-    ends too early.
+    """Numbers and contents of the fields of a protocol buffer. The content of an inner message is bytes. ValueError if
+    `content` is no protocol buffer or ends too early.
     """
     try:
         message = empty_pb2.Empty.FromString(content)

@@ -9,9 +9,9 @@ in every PERIOD-th round.
 As soon as the coloring is proper, the smallest color class is closed. Its nodes count as conflicted until they have
 moved to another color.
 
-`network.rule` has the formulas. `search.search_kernel` is the same search in compiled loops: the same phases, with the
-same names (`ask` is `ask` and `weigh` there), and the same moves, which tests/test_search.py checks. Change both
-together.
+`network.rule` has the formulas. `search.search_kernel` is the same search in compiled loops. Its phases have the same
+names (but `ask` is split into `ask` and `weigh`). tests/test_search.py checks that both searches make the same moves.
+Change both together.
 
 Letters in shapes: G graphs, R searches, S nodes (padded) and one that stands for "no node", K colors, A active nodes,
 M nodes that may move, D largest degree, F features.
@@ -31,7 +31,7 @@ NUM_CONTROLS, HIDDEN = len(rule.CONTROLS), rule.HIDDEN
 
 
 class RuleWeights(NamedTuple):
-    """The trained numbers, for every search its own or one for all: R or 1 in front of the shapes of rule.SHAPES."""
+    """The trained weights, with shapes as in rule.SHAPES after a first axis: R, or 1 if all searches share them."""
 
     by_graph: Tensor
     by_graph_bias: Tensor
@@ -42,7 +42,7 @@ class RuleWeights(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Sizes as tensors 0, 1, 2, ..."""
+    """Sizes that the data decide, as the lengths of tensors 0, 1, 2, ..."""
 
     color_ids: Tensor   # (K,)
     active_ids: Tensor  # (A,)
@@ -53,27 +53,27 @@ class Task(NamedTuple):
     """What to search for."""
 
     colors: Tensor      # (G, N) int64, a proper coloring
-    lower: Tensor       # (G,) int64, colors with which the search ends
-    num_colors: Tensor  # (G,) int64, colors to start with, below those of `colors`; 0 for one fewer
-    graph: Tensor       # (R,) int64 ascending, the graph of every search, each at least once
+    lower: Tensor       # (G,) int64, number of colors at which the search ends
+    num_colors: Tensor  # (G,) int64, number of colors to start with, below that of `colors`; 0 for one fewer
+    graph: Tensor       # (R,) int64 ascending, the graph of every search; every graph occurs
     seeds: Tensor       # (R,) int64, of the searches
 
 
 class Result(NamedTuple):
-    """What the best search of every graph gives."""
+    """The result of the best search of every graph."""
 
     colors: Tensor      # (G, N) int64, proper, the numbers of colors may have gaps
     num_colors: Tensor  # (G,) int64
-    conflicts: Tensor   # (G,) float, the fewest conflicts since, with one color less
-    reached: Tensor     # (G,) float, the round in which there were `num_colors`
-    counts: Tensor      # (G, N, K) float, conflicts of every node in every color after the last round,
-    last: Tensor        # (G, N) int64, the coloring then,
-    nodes: Tensor       # (G, 4, N) float, open colors without and with one conflict, conflicts, moves of every node
-    rounds: Tensor      # () int64, made
+    conflicts: Tensor   # (G,) float, the fewest conflicts with one color less than `num_colors`
+    reached: Tensor     # (G,) float, the round that reached `num_colors`
+    counts: Tensor      # (G, N, K) float, conflicts of every node in every color after the last round
+    last: Tensor        # (G, N) int64, the coloring after the last round
+    nodes: Tensor       # (G, 4, N) float, also then: open colors without and with one conflict, conflicts, moves
+    rounds: Tensor      # () int64, number of rounds made
 
 
 class State(NamedTuple):
-    """The search between two rounds."""
+    """The state of all searches between two rounds."""
 
     round: Tensor            # () int64
     colors: Tensor           # (R, S) int64, the coloring that changes
@@ -84,12 +84,12 @@ class State(NamedTuple):
     moves: Tensor            # (R, S) float
     best: Tensor             # (R, S) int64, the best coloring so far
     best_num_colors: Tensor  # (R, 1) float
-    best_conflicts: Tensor   # (R, 1) float, the fewest since, with one color less
-    reached: Tensor          # (R, 1) float, its round
+    best_conflicts: Tensor   # (R, 1) float, the fewest with one color less than `best`
+    reached: Tensor          # (R, 1) float, the round that reached `best_num_colors`
 
 
 class Fixed(NamedTuple):
-    """What stays as it is during a search."""
+    """What stays constant during a search."""
 
     weights: RuleWeights
     graphs: Graphs   # a row for every search, (R, S)
@@ -100,23 +100,23 @@ class Fixed(NamedTuple):
     table: Tensor    # (NOISE_ROWS, K) float, random numbers
     no_cost: Tensor  # (R A, K) int64, zeros
     ones: Tensor     # (R, M) float
-    steps: Tensor    # (R 2 M D,) float, what moves change: -1 for counts of the old color, 1 for those of the new one
+    steps: Tensor    # (R 2 M D,) float, changes of `counts` by moves: -1 for the old colors, 1 for the new ones
 
 
 class Answers(NamedTuple):
-    """What the network says; it holds for PERIOD rounds."""
+    """The answers of the network, which hold for PERIOD rounds."""
 
     controls: Tensor  # (R, 5) float, see rule.CONTROLS
     weights: Tensor   # (R, S) int64, of a conflict with every node, in parts of rule.UNIT; 0 for no node
 
 
 class Measures(NamedTuple):
-    """What a round sees of the coloring."""
+    """Counts that a round takes from the coloring."""
 
-    conflicts: Tensor       # (R, S) float: neighbours in a node's color, one more if it is closed
+    conflicts: Tensor       # (R, S) float, neighbours with a node's color, one more if that color is closed
     is_conflicted: Tensor   # (R, S) float, 0 or 1
     num_conflicted: Tensor  # (R, 1) float
-    num_colors: Tensor      # (R, 1) float, open ones
+    num_colors: Tensor      # (R, 1) float, open colors
     is_closed: Tensor       # (R, K) float
     sizes: Tensor           # (R, K) float, nodes of every color
 
@@ -127,7 +127,7 @@ class Choice(NamedTuple):
     active: Tensor      # (R, A) int64, the nodes
     neighbours: Tensor  # (R, A D) int64, their neighbours
     random: Tensor      # (R, A, K) float
-    here: Tensor        # (R, A) int64, their colors
+    here: Tensor        # (R, A) int64, the colors of the nodes
     target: Tensor      # (R, A) int64, the best other colors
     gain: Tensor        # (R, A) float
 
@@ -143,7 +143,7 @@ class Moves(NamedTuple):
 
 
 def split(flat: Tensor) -> RuleWeights:
-    """Weights of vectors (R, NUM_WEIGHTS)."""
+    """Split vectors (R, NUM_WEIGHTS) into the weights."""
     sizes = [torch.Size(shape).numel() for shape in rule.SHAPES.values()]
     parts = zip(flat.split(sizes, 1), rule.SHAPES.values(), strict=True)
     # Copies, because the body of a while_loop may not close over two views of one tensor.
@@ -151,12 +151,12 @@ def split(flat: Tensor) -> RuleWeights:
 
 
 def search(weights: RuleWeights, graphs: Graphs, task: Task, limits: Limits, rounds: Tensor) -> Result:
-    """Search for so many rounds () int64, or until every graph has as few colors as its lower bound."""
+    """Search for `rounds` () int64 rounds, or until every graph has as few colors as its lower bound."""
     state, fixed = begin(weights, graphs, task, limits)
 
     def goes_on(state: State) -> Tensor:
         at_bound = (state.best_num_colors <= fixed.lower).long()
-        done = (0 * task.lower)[:, None].scatter_add(0, task.graph[:, None], at_bound)    # (G, 1) searches
+        done = (0 * task.lower)[:, None].scatter_add(0, task.graph[:, None], at_bound)    # (G, 1) finished searches
         return (state.round < rounds) & (done.min() == 0)
 
     def period(state: State) -> State:
@@ -186,7 +186,7 @@ def first_searches(graph: Tensor, graphs: Tensor) -> Tensor:
 
 
 def begin(weights: RuleWeights, graphs: Graphs, task: Task, limits: Limits) -> tuple[State, Fixed]:
-    """All that a round needs: a row for every search, with a last column for "no node"."""
+    """The first state and the constants of a search: a row for every search, with a last column for "no node"."""
 
     def rows(x: Tensor) -> Tensor:
         return torch.nn.functional.pad(x, (0, 1)).index_select(0, task.graph)
@@ -285,7 +285,7 @@ def close(state: State, measures: Measures, fixed: Fixed) -> State:
 
 
 def free_and_one(state: State, measures: Measures) -> tuple[Tensor, Tensor]:
-    """Numbers (R, S) float of open colors, other than the color that a node has, without and with one conflict."""
+    """Numbers (R, S) float of open colors: those without a conflict but the node's own; those with one conflict."""
     by_search = state.counts.view(*state.colors.shape, -1)                                # (R, S, K)
     is_open = state.is_open[:, :, None]                                                   # (R, K, 1)
     up_to_one, up_to_two = ((by_search.clamp(max=n) @ is_open).view_as(state.colors) for n in (1, 2))
@@ -293,7 +293,7 @@ def free_and_one(state: State, measures: Measures) -> tuple[Tensor, Tensor]:
 
 
 def choose(state: State, measures: Measures, answers: Answers, fixed: Fixed) -> Choice:
-    """Find the best move of some of the nodes in conflict; which ones, if they are many, changes with the rounds."""
+    """Find the best move of every active node. If more than A nodes are in conflict, each round takes other ones."""
     colors, graphs, limits = state.colors, fixed.graphs, fixed.limits
     rows, size = colors.shape
     active_ids, window = limits.active_ids, graphs.window
@@ -326,7 +326,7 @@ def choose(state: State, measures: Measures, answers: Answers, fixed: Fixed) -> 
 
 
 def settle(choice: Choice, answers: Answers, fixed: Fixed) -> Moves:
-    """Take the best move and those about as good, without those of neighbours of a better one."""
+    """Take the best move and those about as good, except next to a node with a better move."""
     mover_ids, size, window = fixed.limits.mover_ids, fixed.present.shape[1], fixed.graphs.window
     gain, chosen = choice.gain.topk(mover_ids.shape[0], 1)                                # (R, M)
     moves = gain > gain[:, :1] - answers.controls[:, 3:4]
@@ -345,7 +345,7 @@ def settle(choice: Choice, answers: Answers, fixed: Fixed) -> Moves:
 
 
 def apply(state: State, measures: Measures, answers: Answers, moves: Moves, fixed: Fixed) -> State:
-    """Let the nodes move. What happens to the column of "no node" does not matter."""
+    """Let the nodes move. The values in the column of "no node" do not matter."""
     (movers, neighbours, old, new, random), (rows, size), K = moves, state.colors.shape, state.is_open.shape[1]
     first_row = torch.arange(rows, device=movers.device)[:, None] * size
     place = ((neighbours + first_row[:, :, None]) * K)[:, None]                           # (R, 1, M, D)

@@ -5,8 +5,8 @@ Most take the neighbour lists of `Graph.csr()`: offsets (N + 1,) int64 and neigh
 `rng` (1,) uint64 is the state of a random generator, which the kernel advances.
 
 numba compiles a kernel at its first call and keeps the result in the package's folder, or in the user's cache folder.
-The loops are plain because that takes seconds: np.diff alone costs three, a copy into a slice two, np.argsort one and a
-half.
+The loops are plain because compiling takes seconds: three for np.diff alone, two for a copy into a slice, one and a
+half for np.argsort.
 """
 
 from typing import NamedTuple
@@ -18,9 +18,9 @@ from gnn_training.search.compiled import njit
 NEVER_STOP = np.zeros(1, dtype=np.uint8)  # a `stop` that nobody sets
 FORBIDDEN = 1 << 28  # more than any number of conflicts
 NOWHERE = np.uint32(2**32 - 1)
-TABU_MOVES = 7  # independent sets: a node that was driven out stays out for so many moves
-PATIENCE = 100  # moves without a larger set before a node is forced in
-ADD_SAMPLE, SWAP_SAMPLE = 4, 10  # nodes looked at to add one, and to exchange one
+TABU_MOVES = 7  # moves for which a node that has left an independent set stays out
+PATIENCE = 100  # moves without a larger independent set before a node is forced in
+ADD_SAMPLE, SWAP_SAMPLE = 4, 10  # candidates drawn to add a node, and to exchange one
 
 
 @njit(cache=True)
@@ -38,7 +38,7 @@ def below(state, limit):
 
 
 def dsatur(offsets, neighbours, stop=NEVER_STOP):
-    """Color the node with most colors around it next, ties by degree, then number (Brélaz 1979).
+    """Always color the node with most colors around it, ties by degree, then number (Brélaz 1979).
 
     Returns colors (N,) int32, proper. Takes O(M log N). As soon as `stop` (1,) uint8 is not 0, the nodes that have no
     color yet keep -1.
@@ -53,12 +53,12 @@ def _dsatur(offsets, neighbours, stop):
     max_degree = 0
     for v in range(n):
         max_degree = max(max_degree, offsets[v + 1] - offsets[v])
-    # k colors have an edge between every two of them, so k(k - 1) <= 2M: a star needs no row of N bits for every node.
+    # An edge joins every two of k colors, so k(k - 1) <= 2M. So even a star does not need N bits for every node.
     last = min(max_degree, int(np.sqrt(len(neighbours))))
     seen = np.zeros((n, (last >> 3) + 1), dtype=np.uint8)  # bits: the colors around a node
     colors = np.full(n, -1, dtype=np.int32)
-    # A tournament: node v plays as leaf n + v, with n² of its colors + n of its degree - v. Entry i is the higher one
-    # of the entries 2i and 2i + 1, so entry 1 is the highest key, which tells the node.
+    # A tournament tree: leaf n + v has the key n² * (colors around v) + n * (degree of v + 1) - 1 - v. Entry i is the
+    # maximum of the entries 2i and 2i + 1, so entry 1 is the highest key. Its remainder modulo n gives the node.
     keys = np.empty(2 * n, dtype=np.int64)
     for v in range(n):
         keys[n + v] = (offsets[v + 1] - offsets[v] + 1) * n - 1 - v
@@ -131,7 +131,7 @@ def branch_and_bound(offsets, neighbours, colors, clique, lower, branches, stop)
                 counts[u, color] -= 1
                 saturation[u] -= counts[u, color] == 0
             color += 1
-        last = min(used[depth], k - 2) if used[depth] < k else -1  # a new color is one color more
+        last = min(used[depth], k - 2) if used[depth] < k else -1  # color used[depth] would be a new one
         while color <= last and counts[node, color] > 0:
             color += 1
         is_new = color <= last
@@ -150,12 +150,12 @@ def branch_and_bound(offsets, neighbours, colors, clique, lower, branches, stop)
 
 @njit(cache=True, nogil=True)
 def first_fit(offsets, neighbours, order):
-    """Give each node of `order` (N,) the smallest free color: colors (N,) int32, proper if it names every node."""
+    """Give each node of `order` (N,) the smallest free color: colors (N,) int32, proper if `order` has every node."""
     colors = np.full(len(order), -1, dtype=np.int32)
-    taken = np.full(len(order) + 1, -1, dtype=np.int64)  # the last node that met color c beside it
+    taken = np.full(len(order) + 1, -1, dtype=np.int64)  # by color: the last node with such a neighbour
     for v in order:
         for i in range(offsets[v], offsets[v + 1]):
-            taken[colors[neighbours[i]]] = v  # the last entry is that of nodes without a color
+            taken[colors[neighbours[i]]] = v  # neighbours without a color, -1, write the last entry
         color = 0
         while taken[color] == v:
             color += 1
@@ -166,7 +166,7 @@ def first_fit(offsets, neighbours, order):
 @njit(cache=True, nogil=True)
 def greedy_clique(offsets, neighbours, starts, stop):
     """Grow a clique from every start, always by the candidate of highest degree; return the size of the largest."""
-    met = np.zeros(len(offsets) - 1, dtype=np.int64)  # members of the clique beside a node; -1 in the clique
+    met = np.zeros(len(offsets) - 1, dtype=np.int64)  # neighbours in the clique; -1 for its members
     largest = 1
     for start in starts:
         if stop[0]:
@@ -190,8 +190,8 @@ def greedy_clique(offsets, neighbours, starts, stop):
 
 @njit(cache=True, nogil=True)
 def complete(offsets, neighbours, colors, k, rng, stop):
-    """Give the nodes of colors (N,) int32 that have none, -1, one of 0..k-1 in place, in a random order: a color that
-    fewest neighbours have, ties at random. The coloring may become improper.
+    """Give every node that is -1 in colors (N,) int32 one of the colors 0..k-1, in place and in a random order: the
+    color that fewest neighbours have, ties at random. The coloring may become improper.
     """
     n, state = len(colors), rng[0]
     order, met = np.arange(n), np.zeros(k, dtype=np.int64)
@@ -218,7 +218,7 @@ def complete(offsets, neighbours, colors, k, rng, stop):
 
 @njit(cache=True, nogil=True)
 def leave(node, members, place, size):
-    """Take a node out of members (size,), whose positions are in place (N,); return the size then."""
+    """Take a node out of members (size,), whose positions are in place (N,); return the new size."""
     last = members[size - 1]
     members[place[node]], place[last] = last, place[node]
     place[node] = NOWHERE
@@ -227,12 +227,12 @@ def leave(node, members, place, size):
 
 @njit(cache=True, nogil=True)
 def count_conflicts(offsets, lists, colors, k):
-    """What TabuCol counts of a coloring (N,) with the colors 0..k-1: neighbours of every node with each color (N, at
-    least k), FORBIDDEN for what only fills up the row; the nodes with a conflict, which come first (N,) uint32; their
-    places there (N,) uint32, NOWHERE for others; how many they are; and the number of conflicts.
+    """Return what TabuCol counts of a coloring (N,) with the colors 0..k-1: neighbours of a node with each color (N,
+    at least k), FORBIDDEN in the padding; a list (N,) uint32 that begins with the nodes in conflict; their places in it
+    (N,) uint32, NOWHERE for other nodes; the number of nodes in conflict; the number of conflicts.
     """
     n = len(colors)
-    width = (k + 7) // 8 * 8  # rows of whole vectors: LLVM makes one comparison of eight colors
+    width = (k + 7) // 8 * 8  # rows are whole vectors, so that LLVM compares eight colors at once
     counts, num_conflicted, conflicts = np.zeros((n, width), dtype=np.int32), 0, 0
     conflicted, place = np.empty(n, dtype=np.uint32), np.full(n, NOWHERE, dtype=np.uint32)
     for v in range(n):
@@ -260,8 +260,8 @@ class TabuResult(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def tabucol(offsets, neighbours, colors, k, moves, rng, stop):
-    """TabuCol (Hertz and de Werra 1987, tenure of Galinier and Hao 1999) with the colors 0..k-1 from any coloring,
-    which colors (N,) int32 gives; they are changed in place. It ends without a conflict, after `moves`, or as soon as
+    """TabuCol (Hertz and de Werra 1987, tenure of Galinier and Hao 1999) with the colors 0..k-1. It starts from
+    any coloring, colors (N,) int32, and changes it in place. It ends without a conflict, after `moves`, or as soon as
     `stop` is set.
     """
     n, lists = len(colors), neighbours.view(np.uint32)  # an unsigned index saves numba's test for negative ones
@@ -270,9 +270,9 @@ def tabucol(offsets, neighbours, colors, k, moves, rng, stop):
     tabu, changes = np.zeros((n, width), dtype=np.int32), np.empty(n, dtype=np.int32)
     flat, size = counts.reshape(n * width), np.uint64(width)
     best, fewest, state, t, work = colors.copy(), conflicts, rng[0], 0, len(neighbours)
-    moved, ages = np.zeros(n, dtype=np.int32), np.zeros(n, dtype=np.int32)  # moves before a node's last one, and since
+    moved, ages = np.zeros(n, dtype=np.int32), np.zeros(n, dtype=np.int32)  # when a node last moved, and moves since
     while conflicts > 0 and t < moves and not stop[0]:
-        # First the least change per node, in vectors; then the tied nodes and colors, which are few.
+        # First find the least change of every node, in vectors; then the tied nodes and colors, which are few.
         least, aspired = FORBIDDEN, fewest - conflicts  # a move that leads below `fewest` is never tabu
         for i in range(num_conflicted):
             v = conflicted[i]
@@ -335,10 +335,10 @@ def tabucol(offsets, neighbours, colors, k, moves, rng, stop):
 
 @njit(cache=True, nogil=True)
 def balance(offsets, neighbours, colors, counts, num_free, swaps, rng, stop):
-    """Make the classes of a proper coloring (N,) int32 more equal in place: random Kempe swaps, which exchange two
-    colors in a connected part of their classes, and never make the difference of the two sizes larger. The size of a
-    class is the sum of counts (N,) int64, which are 1 before `num_free`. Nodes from there on keep their colors. It ends
-    when sizes differ by one at most, after `swaps` tries, or as soon as `stop` (1,) uint8 is set.
+    """Make the classes of a proper coloring (N,) int32 more equal in size, in place, by random Kempe swaps. A swap
+    exchanges two colors in a connected part of their classes, and never makes the difference of their sizes larger. The
+    size of a class is the sum of counts (N,) int64 over its nodes. Nodes before `num_free` count 1; the others keep
+    their colors. It ends when sizes differ by one at most, after `swaps` tries, or as soon as `stop` (1,) uint8 is set.
     """
     n, k, state = len(colors), 0, rng[0]
     for v in range(n):
@@ -349,7 +349,7 @@ def balance(offsets, neighbours, colors, counts, num_free, swaps, rng, stop):
     for t in range(swaps + 1):
         largest, smallest = 0, np.int64(FORBIDDEN)
         for c in range(k):
-            if sizes[c] > 0:  # nobody may have a color that may be given
+            if sizes[c] > 0:  # skip colors that no node has
                 largest, smallest = max(largest, sizes[c]), min(smallest, sizes[c])
         if largest - smallest <= 1 or t == swaps or stop[0]:
             break
@@ -360,7 +360,7 @@ def balance(offsets, neighbours, colors, counts, num_free, swaps, rng, stop):
         if sizes[b] == 0 or sizes[b] >= sizes[a]:
             continue
         met[part[0]] = t
-        size, i, moved, is_free = 1, 0, 0, True  # moved: nodes that class a loses
+        size, i, moved, is_free = 1, 0, 0, True  # moved: by how much class a shrinks
         while i < size and is_free:
             v = part[i]
             is_free = v < num_free
@@ -383,15 +383,15 @@ def balance(offsets, neighbours, colors, counts, num_free, swaps, rng, stop):
 def color_independent_set(offsets, neighbours, colors, degree, moves, rng, stop):
     """Give the next color to a large independent set of the nodes whose color is -1; of equal sizes the one with more
     edges. A node without neighbours in the set is added at once, preferably one of large degree. When there is none, a
-    move exchanges a node for its only neighbour in the set, or forces one in after PATIENCE moves without a larger set
-    (plateau search, as for cliques in Pullan and Hoos 2006). degree (N,) int64: of such a node, the number of such
-    neighbours; it changes in place, as colors do. Returns the work: neighbours visited.
+    move replaces a member by a node that has no other neighbour in the set, or forces a node in after PATIENCE moves
+    without a larger set (plateau search, as for cliques in Pullan and Hoos 2006). degree (N,) int64: neighbours without
+    a color of every node without one. colors and degree change in place. Returns the work: neighbours visited.
     """
     n = len(colors)
     nodes, out_until = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
-    beside = np.zeros(n, dtype=np.int64)  # neighbours inside
-    # Bucket 0 holds the nodes that may enter: no neighbour is inside. Those of bucket 1 have one neighbour inside.
-    bucket, place = np.full(n, -1, dtype=np.int64), np.zeros(n, dtype=np.int64)  # -1: in none of the two
+    beside = np.zeros(n, dtype=np.int64)  # neighbours in the set
+    # Bucket 0 holds the nodes that may enter: no neighbour is in the set. Bucket 1: one neighbour is in the set.
+    bucket, place = np.full(n, -1, dtype=np.int64), np.zeros(n, dtype=np.int64)  # -1: in neither
     members, sizes = np.zeros((2, n), dtype=np.int64), np.zeros(2, dtype=np.int64)
     inside, best = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
     for v in range(n):

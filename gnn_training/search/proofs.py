@@ -4,10 +4,10 @@ import numpy as np
 
 from gnn_training.search.compiled import njit
 
-MOST_CANDIDATES = 2_000  # beside a node, for the exact search: two matrices of so many rows and columns
+MOST_CANDIDATES = 2_000  # most candidates beside a node in the exact search, which needs two bit matrices of that size
 ONE = np.uint64(1)
 DE_BRUIJN, SHIFT = np.uint64(0x03F79D71B4CB0A89), np.uint64(58)
-BIT = np.zeros(64, dtype=np.int64)  # number of the only bit of a word, by the upper bits of its product
+BIT = np.zeros(64, dtype=np.int64)  # position of the only bit of a word, by the upper bits of word x DE_BRUIJN
 for _bit in range(64):
     BIT[((1 << _bit) * int(DE_BRUIJN) & (1 << 64) - 1) >> 58] = _bit
 
@@ -16,8 +16,8 @@ for _bit in range(64):
 def removal_order(offsets, neighbours):
     """Remove a node with fewest neighbours left, again and again (Matula and Beck 1983, Batagelj and Zaveršnik 2003).
 
-    Returns the nodes in this order (N,) int64 and their core numbers (N,) int64, which grow in this order: a node with
-    number c is in a subgraph where all have c neighbours or more, and in none where all have more.
+    Returns the nodes in this order (N,) int64 and the core number of every node (N,) int64. Core numbers grow along the
+    order. A node with core number c is in a subgraph of minimum degree c, and in none of a larger minimum degree.
     """
     n, most = len(offsets) - 1, 0
     cores = np.empty(n, dtype=np.int64)  # neighbours left
@@ -98,10 +98,10 @@ def has_odd_wheel(offsets, neighbours, stop):
 
 @njit(cache=True, nogil=True)
 def largest_clique(offsets, neighbours, target_size, work, stop):
-    """A large clique: its nodes (size,) int64, whether none is larger, and the work left. For every node, branch and
-    bound among its neighbours that are removed later, in bits, bounded by a greedy coloring (San Segundo and others
-    2011). It ends with a clique of `target_size` nodes, after the `work`, counted in words of 64 nodes, or as soon as
-    `stop` (1,) uint8 is set.
+    """Return the nodes of a large clique (size,) int64, whether none is larger, and the work left. For every node,
+    branch and bound searches its neighbours that are removed later. Sets are bits, and a greedy coloring is the bound
+    (San Segundo and others 2011). It ends with a clique of `target_size` nodes, after the `work`, counted in words of
+    64 nodes, or as soon as `stop` (1,) uint8 is set.
     """
     n = len(offsets) - 1
     order, cores = removal_order(offsets, neighbours)
@@ -125,7 +125,7 @@ def largest_clique(offsets, neighbours, target_size, work, stop):
             continue
         used = (d >> 6) + 1
         work -= find_adjacent(begin, later, a, place, adjacent[:d, :used], left[0, :used])
-        depth, is_new = 0, True  # of the clique of this node, which has depth + 1 nodes
+        depth, is_new = 0, True  # the clique of this node has depth + 1 nodes
         while depth >= 0 and size < target_size:
             if work <= 0 or stop[0]:
                 return best[:size].copy(), False, work
@@ -160,9 +160,9 @@ def largest_clique(offsets, neighbours, target_size, work, stop):
 
 @njit(cache=True, nogil=True)
 def removed_later(offsets, neighbours, order):
-    """The neighbours of every node that are removed later. Rank 0 is the node that is removed last.
+    """List for every node its neighbours that are removed later. The node that is removed last has rank 0.
 
-    Returns where those of every rank begin (N + 1,) int64, and their ranks (M,) int32.
+    Returns where the list of every rank begins (N + 1,) int64, and the ranks in all lists (M,) int32.
     """
     n = len(order)
     rank, begin = np.empty(n, dtype=np.int64), np.zeros(n + 1, dtype=np.int64)
@@ -186,8 +186,8 @@ def removed_later(offsets, neighbours, order):
 
 @njit(cache=True, nogil=True)
 def find_adjacent(begin, later, a, place, adjacent, left):
-    """Write in bits which of the D nodes that are removed later than rank `a` are adjacent (D, words), and that all of
-    them are left (words,). place (N,): room, all -1. Returns the work.
+    """Write as bits which of the D neighbours of rank `a` that are removed later are adjacent (D, words), and that all
+    D are left (words,). place (N,): working memory, all -1 before and after. Returns the work.
     """
     start, d, work = begin[a], begin[a + 1] - begin[a], 0
     for j in range(d):
@@ -209,8 +209,8 @@ def find_adjacent(begin, later, a, place, adjacent, left):
 
 @njit(cache=True, nogil=True)
 def bound(waiting, free, adjacent, spare, nodes, bounds):
-    """Color the nodes that are waiting, color by color. Those whose color is above `spare` have to be tried: write them
-    and their colors. Returns how many they are, and the work.
+    """Color the waiting nodes, color by color. Branch and bound has to try those whose color is above `spare`: write
+    them to `nodes` and their colors to `bounds`. Returns the number of these nodes, and the work.
     """
     count, color, work, is_left = 0, 0, 0, True
     while is_left:

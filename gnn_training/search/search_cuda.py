@@ -1,11 +1,11 @@
-"""The searches of `search.search_kernel` on a GPU: one thread block keeps one search for all its rounds.
+"""The searches of `search.search_kernel` on a GPU: one thread block makes all rounds of one search.
 
-The phases make the same moves, which tests/test_search_cuda.py checks. A warp finds the best move of an active node;
-all warps decide alike which of these moves are made, and a move changes the counts of all neighbours at once. What
-depends on an order is done in the order of the CPU: one thread keeps the list of the nodes in conflict.
+tests/test_search_cuda.py checks that the moves are the same. One warp finds the best move of an active node. All warps
+decide alike which of these moves are made. The threads change the counts of all neighbours of a moving node at once.
+Where order matters, it is that of the CPU: one thread keeps the list of the nodes in conflict.
 
-The state of a search is in shared memory. What is tabu is in global memory, and so are the counts where BLOCKS searches
-would not fit into a multiprocessor with them. Their integers have 16 bits, which limits nodes and rounds to LAST.
+The state of a search is in shared memory. `until` is in global memory. The counts are there, too, if BLOCKS searches
+would otherwise not fit into a multiprocessor. Both are integers of 16 bits, which limits nodes and rounds to LAST.
 
 Letters in shapes: G graphs, R searches or children, N nodes and K colors of a graph, W words of N bits, A active nodes.
 """
@@ -35,17 +35,17 @@ from gnn_training.search.search_kernel import (
 
 if not hasattr(np, "row_stack"):  # numpy 2.5 has dropped it, and numba-cuda 0.30.4 asks for it
     np.row_stack = np.vstack
-config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # type: ignore[attr-defined] # small launches are few
+config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # type: ignore[attr-defined] # small launches are rare
 LAST = 32_767  # the largest integer of 16 bits
-THREADS, BLOCKS = 128, 4  # of a block, and blocks that a multiprocessor should have at the same time
+THREADS, BLOCKS = 128, 4  # threads of a block, and blocks that a multiprocessor should run at the same time
 RESERVED = 1024  # bytes of shared memory that a GPU keeps of every block
 SIMULATED: bool = config.ENABLE_CUDASIM  # type: ignore[attr-defined]
-OPTIONS: dict[str, Any] = {} if SIMULATED else {"launch_bounds": (THREADS, BLOCKS)}  # the simulator knows none
-WARP = 1 if SIMULATED else 32  # threads that work in step; the simulator's do not
-ALL = 0xFFFFFFFF  # threads of a warp
-BITS = 32  # of a word
-# Indices and counters are of 32 bits and never negative, in loops that say so: numba's `range` and its integers of 64
-# bits would take twice the instructions and registers.
+OPTIONS: dict[str, Any] = {} if SIMULATED else {"launch_bounds": (THREADS, BLOCKS)}  # the simulator has no bounds
+WARP = 1 if SIMULATED else 32  # threads that run in lockstep; those of the simulator do not
+ALL = 0xFFFFFFFF  # mask of all threads of a warp
+BITS = 32  # bits of a word
+# Indices and counters are unsigned integers of 32 bits, in `while` loops: numba's `range` and its integers of 64 bits
+# would take twice the instructions and registers.
 u32 = np.uint32
 CONFLICTED, CONFLICTS, COLORS, MOVES, CLOSED, TOUCHED = range(6)  # places in `totals`
 NUM_TOTALS = 6
@@ -66,13 +66,13 @@ device: Any = cuda.jit(device=True)
 
 
 class DeviceGraphs(NamedTuple):
-    """G graphs one after the other in memory of a GPU, each with a proper coloring; W is that of every graph."""
+    """G graphs one after the other in memory of a GPU, each with a proper coloring. Every graph has its own W."""
 
     nodes: Any  # (G,) int32
     num_neighbours: Any  # (G,) int32, twice the number of edges
     num_colors: Any  # (G,) int32, of `first`
-    first_node: Any  # (G,) int64, where a graph begins in `first`,
-    first_word: Any  # (G,) int64, and in `adjacency`
+    first_node: Any  # (G,) int64, where a graph begins in `first`
+    first_word: Any  # (G,) int64, where a graph begins in `adjacency`
     first: Any  # (all nodes,) int16, colors without gaps
     adjacency: Any  # (all N x W,) uint32, a bit for every neighbour of a node
 
@@ -82,8 +82,8 @@ class BlockSearch(NamedTuple):
 
     n: int
     K: int
-    A: int  # active nodes,
-    M: int  # and those of them that may move
+    A: int  # active nodes
+    M: int  # active nodes that may move
     W: int
     num_neighbours: int  # twice the number of edges
     adjacency: Any  # (N, W) uint32, a bit for every neighbour; in global memory, as are the next three
@@ -115,8 +115,8 @@ class BlockSearch(NamedTuple):
 
 
 def layout(n, K):
-    """Active nodes, nodes that may move, words of N bits, and shared memory: words, and integers of 16 bits for the
-    nodes; last the integers of 16 bits of a table of nodes and colors.
+    """Return A, M and W of a search; words and integers of 16 bits that it always has in shared memory; and the number
+    of entries of a table of nodes and colors.
     """
     A = min(max(ACTIVE, n // NODES_PER_ACTIVE), n)
     words = NUM_TOTALS + OUTPUTS + 1 + rule.NUM_WEIGHTS + 2 * n + (2 + A) * K + 4 * A
@@ -128,8 +128,8 @@ device_layout = device(layout)
 
 @device
 def lay_out(n, K, num_neighbours, in_global, large, in_shared):
-    """The arrays of a search. in_global: adjacency, table and logs; large: room for what is tabu and, unless they are
-    in_shared memory, for the counts.
+    """The arrays of a search. in_global: adjacency, table and logs; large: global memory for `until` and, unless
+    in_shared, for the counts.
     """
     adjacency, table, logs = in_global
     A, M, W, words, integers, table_size = device_layout(n, K)
@@ -151,7 +151,7 @@ def lay_out(n, K, num_neighbours, in_global, large, in_shared):
 
 @device
 def begin(s, first, weights):
-    """Count what the first coloring (N,) says, -1 for nodes without a color, with an empty memory."""
+    """Set the coloring to first (N,), -1 for nodes without a color, count its colors, and empty the memory."""
     thread = cuda.threadIdx.x
     for i in range(thread, rule.NUM_WEIGHTS, THREADS):
         s.weights[u32(i)] = weights[i]
@@ -228,7 +228,7 @@ def complete(s, seed):
 
 @device
 def give_color(s, v, seed):
-    """Give node v a color that fewest neighbours have, ties at random. All warps decide it."""
+    """Give node v the color that fewest neighbours have, ties at random. All warps choose the same color."""
     x, u, random = lane_of_warp(), u32(cuda.threadIdx.x), s.table[u32(noise_row(turn_of(np.int64(v), seed, 1)))]
     top, color = NO_MOVE, np.int32(0)
     while x < s.K:
@@ -314,7 +314,7 @@ def ask(s):
 
 @device
 def draw(s, room, seed, t):
-    """Take the nodes in conflict whose turn it is, all if they are few; return their number."""
+    """Make the nodes in conflict with the largest turns active, or all if few; return how many."""
     i, count = u32(cuda.threadIdx.x), u32(s.totals[CONFLICTED])
     if count <= room:
         while i < count:
@@ -365,7 +365,7 @@ def weigh(s, t):
 
 @device
 def choose(s, num_active, t):
-    """Find the best move of every active node, each by a warp."""
+    """Find the best move of every active node, with one warp per node."""
     K, lane, a = s.K, lane_of_warp(), u32(u32(cuda.threadIdx.x) // u32(WARP))
     colors_per_node = np.float32(s.totals[COLORS]) / np.float32(s.n)
     while a < num_active:
@@ -393,7 +393,7 @@ def choose(s, num_active, t):
 
 @device
 def add_costs(s, v, start, lane):
-    """Add the weights of the conflicts of node v in every color, which `costs` has from `start` on."""
+    """Sum the weights of the conflicts of node v in every color, into `costs` from `start` on."""
     x = lane
     while x < s.K:
         s.costs[u32(start + x)] = 0
@@ -417,7 +417,7 @@ def add_costs(s, v, start, lane):
 
 @device
 def make_moves(s, seed, t):
-    """Choose among the moves of A nodes, and make M at most."""
+    """Find the best moves of at most A nodes, and make at most M of them."""
     num_active = draw(s, s.A, seed, t)
     cuda.syncthreads()
     choose(s, num_active, t)
@@ -440,13 +440,13 @@ def wait_for_warp():
 
 @device
 def of_thread(value, lane):
-    """The value (32 bits) of a thread of the warp."""
+    """The value (32 bits) that the thread at place `lane` of the warp has."""
     return np.uint32(cuda.shfl_sync(ALL, np.int32(value), lane)) if WARP > 1 else value
 
 
 @device
 def best_of_warp(value, place):
-    """The largest of the values of a warp's threads, and its place, the smallest if there are several."""
+    """The largest value of the threads of a warp, and its place; of equal values the smallest place."""
     step = WARP // 2
     while step > 0:
         other, there = cuda.shfl_xor_sync(ALL, value, step), cuda.shfl_xor_sync(ALL, place, step)
@@ -470,7 +470,7 @@ def has_bit(word, u):
 
 @device
 def move(s, num_active, t):
-    """Make the best move and those about as good, without those of neighbours of a better one. All warps decide it."""
+    """Make the best move and those about as good, except next to a node with a better one. All warps decide alike."""
     num_conflicted, limit, gain, a = np.float32(s.totals[CONFLICTED]), NO_MOVE, -NO_MOVE, np.int32(-1)
     m = u32(0)
     while m < s.M and m < num_active:
@@ -488,7 +488,7 @@ def move(s, num_active, t):
 
 @device
 def next_best(s, num_active, gain, place):
-    """The gain of the best move after the one of active node `place`, and the place of its node."""
+    """The gain and the place of the active node whose move is the next best after that of active node `place`."""
     best, where, a = NO_MOVE, np.int32(LAST), lane_of_warp()
     while a < num_active:
         other, b = s.gain[a], np.int32(a)
@@ -557,8 +557,8 @@ def change_counts(s, u, old, new, is_open):
 
 @device
 def change_conflicted(s, v, old, new):
-    """Change the list of the nodes in conflict in the order of the CPU: first node v, then its neighbours, which
-    threads have noted as they came, the smallest first. For one thread.
+    """Update the list of the nodes in conflict in the order of the CPU: first node v, then its touched neighbours, the
+    smallest first. Threads have noted them in any order. Only one thread may call this.
     """
     before, after, i = np.int32(s.conflicts[v]), np.int32(s.counts[u32(new * s.n + v)]), u32(0)
     count, touched = u32(s.totals[CONFLICTED]), u32(s.totals[TOUCHED])
@@ -584,7 +584,7 @@ def change_conflicted(s, v, old, new):
 
 @device
 def leave(s, v, count):
-    """Take node v from so many nodes in conflict; return how many are left."""
+    """Take node v out of the list of `count` nodes in conflict; return the new count."""
     last, place = u32(s.conflicted[u32(count - 1)]), u32(s.place[v])
     s.conflicted[place], s.place[last] = last, place
     return u32(count - 1)
@@ -592,15 +592,15 @@ def leave(s, v, count):
 
 @cache
 def kernel(in_shared: bool, max_shared: int, of_children: bool, gpu: int | None) -> Any:
-    """The kernel for a grid of one block per search or child, compiled for the present GPU, one of several in this
-    process. in_shared: whether the counts are in shared memory, else `large` (R, integers) int16 has room for them
-    after what is tabu. max_shared: its bytes.
+    """The kernel for a grid of one block per search or child, compiled for the present GPU. in_shared: whether the
+    counts are in shared memory; else they follow `until` in `large` (R, integers) int16. max_shared: bytes of shared
+    memory that a block may have. gpu: tells GPUs of this process apart.
     """
     function, signature = to_compile(in_shared, of_children)
     function = keyed_by_rule(function)
     try:
         compiled = cuda.jit(signature, cache=True, **OPTIONS)(function)
-    except Exception as error:  # of numba's files: damaged, or no room for them
+    except Exception as error:  # numba's files are damaged, or there is no room for them
         warn(f"numba's files of the search on GPUs cannot be used ({reason(error)}): compiling it without them")
         compiled = cuda.jit(signature, **OPTIONS)(function)
     if not SIMULATED:
@@ -609,7 +609,7 @@ def kernel(in_shared: bool, max_shared: int, of_children: bool, gpu: int | None)
 
 
 def to_compile(in_shared: bool, of_children: bool) -> tuple[Any, Any]:
-    """What `kernel` compiles, and its signature."""
+    """The function that `kernel` compiles, and its signature."""
     return (child_function(in_shared), CHILD_SIGNATURE) if of_children else (search_function(in_shared), SIGNATURE)
 
 
@@ -649,8 +649,8 @@ def search_function(in_shared: bool) -> Any:
 
 
 def child_function(in_shared: bool) -> Any:
-    """The kernel of children, see `search_kernel.search_child`. Several graphs and numbers of colors k (R,) may
-    be in one launch, with starts (R, N) and, for each child, conflicts, best coloring and ages.
+    """The kernel of children, see `search_kernel.search_child`. A launch may mix graphs and numbers of colors k (R,).
+    starts: (R, N). The outputs for every child are its conflicts, its best coloring and its ages.
     """
 
     def child_kernel(
@@ -688,13 +688,13 @@ class Launch(NamedTuple):
 
     searches: np.ndarray  # places among all searches, the largest first
     in_shared: bool  # see `kernel`
-    shared: int  # bytes of a block
+    shared: int  # bytes of shared memory of a block
     large: int  # integers of a block in global memory
 
 
 def plan_launches(nodes: Sequence[int], colors: Sequence[int], max_shared: int) -> tuple[list[Launch], np.ndarray]:
-    """How to search in graphs of so many nodes and colors with so many bytes of shared memory in a block: launches, and
-    the places of the searches that fit into no block.
+    """Plan searches in graphs of so many nodes and colors: return the launches, and the places of the searches that fit
+    into no block. max_shared: bytes of shared memory that a block may have.
     """
     sizes = np.array([layout(*size) for size in zip(nodes, colors, strict=True)], dtype=int).reshape(-1, 6)
     *_, words, integers, table = sizes.T
@@ -713,7 +713,7 @@ def plan_launches(nodes: Sequence[int], colors: Sequence[int], max_shared: int) 
 
 
 def logarithms(count: int) -> np.ndarray:
-    """log1p of all that the rounds of a search take it of. count: of rounds or nodes, the larger."""
+    """log1p of 0, 1, 2, ... as far as a search needs it. count: number of rounds or of nodes, the larger one."""
     return np.log1p(np.arange(count + NOT_MOVED + 2)).astype(np.float32)
 
 

@@ -1,8 +1,8 @@
 """The search of `onnx_program.tensor_search` for one graph, compiled for a CPU: the same moves in microseconds.
 
-What a round reads is counted incrementally: a move changes the counts of its neighbours alone, and the costs of those
-that have been active since the network was asked. The counts of a color lie side by side, because a move changes those
-of two colors. `network.rule` has the formulas of both searches; tests/test_search.py holds them to the same moves.
+Counts are kept up to date: the move of a node changes only the counts of its neighbours, and the costs of neighbours
+active since the network was last asked. The counts of a color are contiguous, because a move changes two colors.
+`network.rule` has the formulas of both searches; tests/test_search.py checks that both make the same moves.
 
 Letters in shapes: N nodes, K colors, A active nodes, M nodes that may move, F features.
 """
@@ -22,14 +22,14 @@ from gnn_training.network.rule import ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, 
 from gnn_training.search.compiled import njit
 from gnn_training.search.kernels import NEVER_STOP
 
-OFFSETS = np.cumsum([0, *(math.prod(shape) for shape in rule.SHAPES.values())])  # of the parts in the vector of weights
+OFFSETS = np.cumsum([0, *(math.prod(shape) for shape in rule.SHAPES.values())])  # where each part of the weights begins
 NUM_CONTROLS, NUM_FEATURES, NUM_GRAPH_FEATURES = map(len, (rule.CONTROLS, rule.NODE_FEATURES, rule.GRAPH_FEATURES))
 CONFLICTED, CONFLICTS, COLORS, MOVES = range(4)  # places in `totals`
-PLACES = 1 << 24  # in the random order of nodes without a color; float32 has them all
-OLDEST = 1_000_000  # rounds since the last move of a node, and moves, that make a difference
+PLACES = 1 << 24  # random keys that order nodes without a color; float32 represents each exactly
+OLDEST = 1_000_000  # more rounds since a node's last move, or more moves, count as this many
 # Without Python's checks for divisions by zero, and with fused multiplications and additions, loops become vectors.
 options: Any = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
-# What Python does not call. It is compiled into its callers, because a call copies all that the tuples hold.
+# For functions that Python does not call. They are inlined, because a call copies all that the tuples hold.
 inner: Any = options | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
 compiled = njit(**inner)
 FORMULAS = (
@@ -42,7 +42,7 @@ FORMULAS = (
 
 
 class CountedColoring(NamedTuple):
-    """The coloring of a graph, which changes, and what is counted of it."""
+    """The present coloring of a graph, and its counts."""
 
     offsets: np.ndarray  # of `Graph.csr()`, as are the neighbours
     neighbours: np.ndarray  # uint32, because an unsigned index saves numba's test for negative ones
@@ -50,7 +50,7 @@ class CountedColoring(NamedTuple):
     counts: np.ndarray  # (K, N) int32, neighbours of a node with a color
     is_open: np.ndarray  # (K,) bool, colors that may be used
     sizes: np.ndarray  # (K,) int32
-    conflicts: np.ndarray  # (N,) int32, neighbours in a node's color, one more if it is closed
+    conflicts: np.ndarray  # (N,) int32, neighbours with a node's color, one more if that color is closed
     without: np.ndarray  # (N,) int32, open colors without a conflict
     one: np.ndarray  # (N,) int32, open colors with one conflict
     conflicted: np.ndarray  # (N,) uint32, the nodes in conflict come first
@@ -59,7 +59,7 @@ class CountedColoring(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What the nodes have done."""
+    """The past moves of the nodes."""
 
     until: np.ndarray  # (N, K) int32, last round in which a node may not take a color
     moved: np.ndarray  # (N,) int32, round of the last move
@@ -67,7 +67,7 @@ class Memory(NamedTuple):
 
 
 class Network(NamedTuple):
-    """The trained numbers, see rule.SHAPES, and what they say once in PERIOD rounds."""
+    """The trained weights, see rule.SHAPES, and what is computed from them every PERIOD rounds."""
 
     by_graph: np.ndarray
     by_graph_bias: np.ndarray
@@ -83,19 +83,19 @@ class Network(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The best moves of active nodes, and what it takes to find them."""
+    """The best moves of active nodes, and the arrays for finding them."""
 
     table: np.ndarray  # (NOISE_ROWS, at least K) float32
     seed: int
     active: np.ndarray  # (A,) uint32, nodes
     first_turns: np.ndarray  # (N,) int32, of round 0 with seed 0
-    turns: np.ndarray  # (A,) int32, of the active nodes if they are drawn
+    turns: np.ndarray  # (A,) int32, turns of the active nodes if more nodes are in conflict
     target: np.ndarray  # (A,) uint32, best other colors
     gain: np.ndarray  # (A,) float32
-    movers: np.ndarray  # (M,) int64, places in `active` of the best moves,
-    kept: np.ndarray  # (M,) int64, and of those that are made
+    movers: np.ndarray  # (M,) int64, places in `active` of the best moves
+    kept: np.ndarray  # (M,) int64, places in `active` of the moves that are made
     costs: np.ndarray  # (N, K) int32, sums of the weights of a node's conflicts in every color
-    summed: np.ndarray  # (N,) int32, the round in which they were summed; they count until the network is asked again
+    summed: np.ndarray  # (N,) int32, round in which a node's costs were summed; valid until the network is asked again
     crowding: np.ndarray  # (K,) float32
     closed: np.ndarray  # (K,) float32, 0 for open colors, minus infinity for others
     score: np.ndarray  # (K,) float32
@@ -108,7 +108,7 @@ class SearchTask(NamedTuple):
     rounds: int
     seed: int = 0
     lower: int = 1  # number of colors at which the search ends
-    num_colors: int = 0  # to begin with, below those of `first`; 0 for one fewer
+    num_colors: int = 0  # number of colors to begin with, below that of `first`; 0 for one fewer
     times: Sequence[int] | np.ndarray = ()  # ascending rounds after which the state is noted, at most `rounds`
 
 
@@ -116,15 +116,15 @@ class Outcome(NamedTuple):
     """A search after its last round."""
 
     best: np.ndarray  # (N,) int64, the best coloring
-    num_colors: int  # of it
-    conflicts: float  # the fewest since, with one color less
-    reached: np.ndarray  # (K + 1,) int64, round in which there were so few colors, -1 for never
-    states: np.ndarray  # (S, 5, N) int32 at the times, as far as it came: see `note`
-    state_conflicts: np.ndarray  # (S,) the fewest since the last color saved
+    num_colors: int  # of that coloring
+    conflicts: float  # the fewest with one color less than `num_colors`
+    reached: np.ndarray  # (K + 1,) int64, by number of colors: the round that reached it, -1 for never
+    states: np.ndarray  # (S, 5, N) int32 at the S times that the search has reached, see `note`
+    state_conflicts: np.ndarray  # (S,) the fewest conflicts since the last color saved
 
 
 def noise_table(num_colors: int) -> np.ndarray:
-    """Random numbers (NOISE_ROWS, num_colors or more) float32 between 0 and 1, those that the exported file has."""
+    """Random numbers (NOISE_ROWS, num_colors or more) float32 between 0 and 1, as in the exported file."""
     return _table_of_width(1 << (num_colors - 1).bit_length())  # one table serves many numbers of colors
 
 
@@ -135,7 +135,7 @@ def _table_of_width(columns: int) -> np.ndarray:
 
 
 def keyed_by_rule(function: Any) -> Any:
-    """Give a function a name with the hash of rule.py: numba's cache goes by names, and by changes of one file only."""
+    """Add the hash of rule.py to a function's name: numba's cache sees names, and changes of the own file only."""
     function.__qualname__ += "_" + hashlib.sha256(Path(rule.__file__).read_bytes()).hexdigest()[:16]
     return function
 
@@ -144,7 +144,7 @@ def search_graph(
     lists: NeighbourLists, task: SearchTask, weights: np.ndarray, stop: np.ndarray = NEVER_STOP
 ) -> Outcome:
     """Search as `tensor_search.search` does. weights (NUM_WEIGHTS,) float32; stop (1,): another thread ends the search
-    by setting it. A search of fewer rounds is the beginning of one of more rounds.
+    by setting it. A longer search begins with the same moves as a shorter one.
     """
     first, times = task.first.astype(np.int32), np.asarray(task.times, np.int64)
     task = task._replace(first=first, seed=int(task.seed), times=times)
@@ -154,7 +154,7 @@ def search_graph(
 @njit(**options, cache=True)
 @keyed_by_rule
 def search_loop(lists, task, weights, table, stop):
-    """Search with this table of noise."""
+    """The compiled part of `search_graph`. table: see `noise_table`."""
     first, times, fewest, conflicts = task.first, task.times, task.first.max() + 1, rule.NONE_FOUND
     coloring, memory = begin(lists, first, fewest)
     network = begin_network(len(first), weights, task.rounds)
@@ -193,12 +193,12 @@ def search_loop(lists, task, weights, table, stop):
 def search_child(
     lists: NeighbourLists, start: np.ndarray, k: int, weights: np.ndarray, rounds: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """What a generation makes of a child: the search at a fixed number of colors. start (N,): colors 0 to k - 1, also
-    with conflicts, -1 for nodes without one, which get it first; weights: as for `search_graph`. With
-    `rule.untrained()`, a round is one of TabuCol.
+    """Improve a child by a search with a fixed number of colors. start (N,): colors 0 to k - 1, conflicts are allowed;
+    -1 for nodes without a color, which get one first; weights: as for `search_graph`. With `rule.untrained()`, a round
+    is a round of TabuCol. The search ends without a conflict or after `rounds`.
 
-    Returns the coloring (N,) int32 with fewest conflicts, rounds (N,) int32 since its nodes took their colors, and its
-    conflicts. It ends without a conflict or after `rounds`.
+    Returns the coloring (N,) int32 with fewest conflicts, the rounds (N,) int32 since each node took its color there,
+    and the number of its conflicts.
     """
     return child_loop(lists, start.astype(np.int32), int(k), weights, noise_table(int(k)), rounds, int(seed))
 
@@ -206,7 +206,7 @@ def search_child(
 @njit(**options, cache=True)
 @keyed_by_rule
 def child_loop(lists, start, k, weights, table, rounds, seed):
-    """Search with this table of noise."""
+    """The compiled part of `search_child`. table: see `noise_table`."""
     n, t = len(start), 0
     coloring, memory = begin(lists, start, k)
     network, choice = begin_network(n, weights, rounds), begin_choice(n, k, table, seed)
@@ -232,8 +232,8 @@ def child_loop(lists, start, k, weights, table, rounds, seed):
 
 @compiled
 def complete(coloring, choice, start):
-    """Give the nodes without a color in start (N,), -1, one each: in a random order, a color that fewest neighbours
-    have, ties at random.
+    """Give every node that is -1 in start (N,) a color, in a random order: the color that fewest neighbours have, ties
+    at random.
     """
     n, num_left = len(start), 0
     left, turns = np.zeros(n, np.int64), np.zeros(n, np.int64)
@@ -258,7 +258,7 @@ def complete(coloring, choice, start):
 
 @compiled
 def note(coloring, memory, state):
-    """Write down of every node its color, open colors without and with one conflict, conflicts and moves."""
+    """Write to state (5, N) of every node: color, open colors without and with one conflict, conflicts, moves."""
     for v in range(len(coloring.colors)):
         state[0, v], state[2, v], state[3, v] = coloring.colors[v], coloring.one[v], coloring.conflicts[v]
         state[1, v] = coloring.without[v] - (coloring.conflicts[v] == 0)  # other than its own color
@@ -267,7 +267,7 @@ def note(coloring, memory, state):
 
 @compiled
 def begin(lists, first, K):
-    """The coloring (N,) with K colors, -1 for nodes without one, and an empty memory."""
+    """Return the coloring first (N,) with K colors, -1 for nodes without one, and an empty memory."""
     n, offsets, neighbours = len(first), lists.offsets, lists.neighbours.view(np.uint32)
     counts, sizes = np.zeros((K, n), np.int32), np.zeros(K, np.int32)
     zeros = np.zeros((4, n), np.int32)
@@ -338,7 +338,7 @@ def close(coloring):
 
 @compiled
 def add_conflicts(coloring, v, change):
-    """Change the number of conflicts of node v, and the list of the nodes in conflict with it."""
+    """Add `change` to the conflicts of node v, and update the list of the nodes in conflict."""
     before = coloring.conflicts[v]
     coloring.conflicts[v] = before + change
     coloring.totals[CONFLICTS] += change
@@ -367,7 +367,7 @@ def ask(coloring, network):
 
 @compiled
 def draw(conflicted, count, choice, t):
-    """Take the nodes in conflict (count,) whose turn it is, all if they are few; return their number."""
+    """Make the nodes of conflicted (count,) with the largest turns active, or all if few; return how many."""
     room = len(choice.active)
     if count <= room:
         for a in range(count):  # slices would take numba eight seconds to compile
@@ -390,7 +390,7 @@ def draw(conflicted, count, choice, t):
 
 @compiled
 def later(first_turn, shift):
-    """The turn of a node in a later round, where node 0 has `shift`; int32."""
+    """The turn, int32, of a node in the round in which node 0 has the turn `shift`. first_turn: its turn in round 0."""
     turn = np.int32(first_turn + shift)
     return turn if turn < rule.TURNS else np.int32(turn - rule.TURNS)
 
@@ -417,7 +417,7 @@ def weigh(coloring, memory, network, t):
 
 @compiled
 def apply_layer(f, by_feature, shift, out, is_hidden, total):
-    """Add a unit of the network, times `out`, to total (N,), or begin it; f (F, N). Such loops become vectors."""
+    """Add a hidden unit times `out` to total (N,), or set it to the direct part; f (F, N). Such loops are vectors."""
     f0, f1, f2, f3, f4, f5 = f[0], f[1], f[2], f[3], f[4], f[5]
     w0, w1, w2, w3, w4, w5 = by_feature[0], by_feature[1], by_feature[2], by_feature[3], by_feature[4], by_feature[5]
     if is_hidden:
@@ -431,7 +431,7 @@ def apply_layer(f, by_feature, shift, out, is_hidden, total):
 
 @compiled
 def choose(coloring, memory, network, choice, t):
-    """Find the best move of every active node; return their number."""
+    """Find the best move of every active node; return the number of active nodes."""
     num_active = draw(coloring.conflicted, coloring.totals[CONFLICTED], choice, t)
     colors, crowding, closed, score = coloring.colors, choice.crowding, choice.closed, choice.score
     K, k, move, jitter = len(crowding), coloring.totals[COLORS], network.move, network.outputs[4]
@@ -476,7 +476,7 @@ def largest(values):
 
 @compiled
 def settle(offsets, neighbours, choice, num_active, margin):
-    """Take the best move and those about as good, without those of neighbours of a better one; return their number."""
+    """Keep the best move and those about as good, except next to a node with a better one; return their number."""
     gain, movers, count, limit = choice.gain, choice.movers, 0, np.float32(-np.inf)
     for m in range(min(len(movers), num_active)):
         best = 0
@@ -515,7 +515,7 @@ def are_adjacent(offsets, neighbours, v, u):
 
 @compiled
 def move(coloring, memory, network, choice, num_active, t):
-    """Make the best moves of so many active nodes."""
+    """Make those of the best moves of num_active active nodes that `settle` keeps."""
     colors, counts, without, one = coloring.colors, coloring.counts, coloring.without, coloring.one
     costs, summed, asked = choice.costs, choice.summed, t - t % rule.PERIOD
     outputs, num_conflicted = network.outputs, coloring.totals[CONFLICTED]
