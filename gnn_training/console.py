@@ -21,7 +21,7 @@ from gnn_training.errors import printable
 from gnn_training.processes import interrupts
 
 log = logging.getLogger(__name__)
-SECONDS_BETWEEN_LINES = 5.0  # of progress in a log
+SECONDS_BETWEEN_LINES = 5.0  # time between two lines of progress in a log
 
 
 class _Formatter(logging.Formatter):
@@ -43,14 +43,14 @@ def set_up_logging() -> None:
 
 
 def _thread_failed(failure: threading.ExceptHookArgs) -> None:
-    """Tell in a line what ended a thread of a library, such as that of TensorBoard on a full disk."""
+    """Log in one line what ended a thread of a library, such as TensorBoard's thread on a full disk."""
     name = failure.thread.name if failure.thread else "a thread"
     logging.warning("%s has ended: %s: %s", name, failure.exc_type.__name__, failure.exc_value)
 
 
 @contextmanager
 def errors_as_warnings(logger: str) -> Iterator[None]:
-    """Go on when a logger fails, such as one whose server is away: the files of the run folder have everything."""
+    """Warn if a logger fails, for example without its server, and go on: the run folder has all records."""
     try:
         yield
     except Exception as error:
@@ -88,8 +88,8 @@ def progress(what: str, done: int, total: int) -> Iterator[Callable[[int], None]
 
 
 def in_threads(function: Callable[[Any], Any], graphs: Sequence[Any], threads: int) -> Iterator[Any]:
-    """Yield function(graph) of every graph, in their order, and show progress. After an error no other graph begins;
-    after Ctrl-C the searches that run end, too.
+    """Yield function(graph) of every graph, in their order, and show progress. After an error, no other graph begins;
+    after Ctrl-C, running searches end, too.
     """
     with ThreadPoolExecutor(threads) as pool, progress("coloring graphs", 0, len(graphs)) as advance:
         added_interrupt = False
@@ -133,12 +133,12 @@ def print_tables(*tables: Table, file: TextIO | None = None) -> None:
     """Print tables to stdout or to a file. A log and a file get lines as wide as the tables."""
     console = _Console(markup=False, highlight=False, file=file)
     if not console.is_terminal:
-        console.width = 1000  # at most
+        console.width = 1000  # upper limit
     for table in tables:
         console.print(table)
 
 
 def as_text(table: Table) -> str:
-    """A table as lines of Markdown, as wide as it is."""
+    """A table as lines of Markdown, as wide as its content."""
     print_tables(table, file=(text := io.StringIO()))
     return text.getvalue().strip()

@@ -16,12 +16,12 @@ from torch import Tensor
 from gnn_training.errors import MachineError, TrainingError, UserError
 
 TIMEOUT = timedelta(minutes=5)  # a lost rank must not leave the others waiting for half an hour of rent
-TIMED_OUT = "Timed out waiting", "wait timeout"  # as gloo and the store of a group say it
+TIMED_OUT = "Timed out waiting", "wait timeout"  # words of gloo and of the store of a group
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """Rank, number of ranks and device; passed as an argument, nothing else reads the environment for them."""
+    """Rank, number of ranks and device. They are passed as an argument; nothing else reads the environment for them."""
 
     rank: int
     world_size: int
@@ -67,11 +67,11 @@ class Runtime:
 
 @contextmanager
 def join(device: str = "auto", timeout: timedelta = TIMEOUT) -> Iterator[Runtime]:
-    """Join the process group that torchrun describes, or one of our own; timeout: of every collective. MachineError if
-    CUDA is asked for and missing, if this rank has no GPU of its own, or its memory does not suffice. TrainingError if
-    another rank does not come within the timeout. UserError if variables of torchrun do not fit.
+    """Join the process group that torchrun describes, or a group of one. timeout: of every collective. MachineError if
+    CUDA is requested but missing, if this rank has no GPU of its own, or if the GPU lacks memory. TrainingError if
+    another rank does not come within the timeout. UserError if variables of torchrun are missing or wrong.
 
-    DistributedDataParallel must be gone when the body ends, so it is made in a function that the body calls. Else it is
+    DistributedDataParallel must be gone when the body ends, so create it in a function that the body calls. Else it is
     the last owner of the group, and torch may wait for a thread of gloo that waits for Python.
     """
     # Some clusters set WORLD_SIZE to the number of machines: it is torchrun's only if RANK is set, too.
@@ -83,7 +83,7 @@ def join(device: str = "auto", timeout: timedelta = TIMEOUT) -> Iterator[Runtime
         wrong = f"RANK is set, and a variable of torchrun is missing or no number: {error}"
         raise UserError(f"{wrong}; unset RANK, or start with torchrun") from error
     is_gpu = where.type == "cuda"
-    backend = "cpu:gloo,cuda:nccl" if is_gpu else "gloo"  # what the host decides needs no GPU
+    backend = "cpu:gloo,cuda:nccl" if is_gpu else "gloo"  # what the host decides uses no GPU
     with tempfile.TemporaryDirectory() as folder:
         try:
             dist.init_process_group(
@@ -105,8 +105,8 @@ def join(device: str = "auto", timeout: timedelta = TIMEOUT) -> Iterator[Runtime
 
 
 def in_group(measure: Callable) -> Callable:
-    """Let measure(settings, rt, ...) be called without rt: it has a group, on the device of the settings, and its
-    network is gone before the group.
+    """Make measure(settings, rt, ...) callable without rt. Each call joins a group, on the device of the settings,
+    which outlives the network of `measure`.
     """
 
     @wraps(measure)

@@ -2,8 +2,8 @@
 
 
 def printable(text: str) -> str:
-    """The text on one line: the name of a file may have line breaks, escape sequences and what else no terminal
-    should get.
+    """Return the text on one line. Line breaks, escape sequences and other characters that no terminal should get, as
+    in the names of files, are escaped.
     """
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
@@ -25,7 +25,7 @@ class MachineError(UserError):
 
 
 class StorageError(UserError):
-    """Results have no place: no volume, no permission, no room."""
+    """Results cannot be written: no volume, no permission, no room."""
 
     exit_code = 4
 
@@ -37,6 +37,6 @@ class TrainingError(UserError):
 
 
 class NoColoringError(UserError):
-    """No coloring obeys what was asked for, or none was found in the time."""
+    """No coloring meets the requirements, or none was found in the time."""
 
     exit_code = 6

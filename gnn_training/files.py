@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: written to a temporary file, flushed to the disk, then renamed. Archives."""
+"""Files that are either whole or absent: written to a temporary file, flushed, then renamed. Checksums and archives."""
 
 import errno
 import gzip
@@ -17,8 +17,8 @@ from gnn_training.contract import SUMS_FILE
 from gnn_training.errors import StorageError, UserError
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-MAX_FILE_BYTES = 1 << 28  # bytes of a file that this program writes; it writes a hundred times fewer
-Contents = dict[str, bytes]  # bytes of a file by its name
+MAX_FILE_BYTES = 1 << 28  # limit for files that this program wrote, which are a hundred times smaller
+Contents = dict[str, bytes]  # bytes of files by name
 JSON_LIMIT = 20_000_000  # bytes; the values of hostile JSON take 30 times as much memory
 
 
@@ -44,7 +44,7 @@ def read_json(path: Path, hint: str = "name a file that you may read") -> Any:
 
 @contextmanager
 def damaged(path: Path | str, hint: str) -> Iterator[None]:
-    """Turn any error of the body, which works with the values of a file, into UserError: the file is damaged."""
+    """Raise UserError (the file is damaged) for any error of the body, which works with the values of a file."""
     try:
         yield
     except UserError:
@@ -56,7 +56,7 @@ def damaged(path: Path | str, hint: str) -> Iterator[None]:
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Raise StorageError if the system refuses what the body does to write `path` (no space, no permission)."""
+    """Raise StorageError if the system does not let the body write `path` (no space, no permission)."""
     try:
         yield
     except OSError as error:
@@ -64,9 +64,9 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those it is in; StorageError if the system refuses, or lets nobody write there. A command does
-    that at its start only: a folder that is missing later was on a volume that is gone, and what is written in its
-    place would be lost.
+    """Make a folder and its parents. StorageError if the system refuses, or nobody may write there. A command does this
+    only at its start: if the folder is missing later, its volume is gone, and what is written to a new folder would be
+    lost.
     """
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def as_json(value: Any) -> bytes:
-    """JSON for a file that people read, too."""
+    """A value as indented JSON, for files that people read, too."""
     return (json.dumps(value, indent=2) + "\n").encode()
 
 
@@ -138,7 +138,7 @@ def require_places(outputs: Iterable[Path], inputs: Iterable[Path] = ()) -> None
 
 
 def reason(error: Exception) -> str:
-    """The first line of the system's words for what went wrong, without the error number and the path."""
+    """The first line of the system's error message, in lower case, without the error number and the path."""
     return (getattr(error, "strerror", None) or str(error)).partition("\n")[0].lower()
 
 
@@ -154,8 +154,8 @@ def checksums(contents: Contents) -> str:
 
 
 def first_mismatch(sums: bytes, contents: Contents, needed: Iterable[str]) -> str | None:
-    """The first name in a checksum file whose content is missing or differs, or that is needed and not in it; None if
-    all are right.
+    """The first name in a checksum file whose content is missing or differs, or else the first needed name that is not
+    in it. None if all are right.
     """
     right = set()
     for line in sums.decode(errors="replace").splitlines():
@@ -175,7 +175,7 @@ def read_checked(folder: Path, names: Iterable[str], hint: str) -> Contents:
 
 
 def write_archive(path: Path, contents: Contents, modified: int) -> None:
-    """Write a .tar.gz that depends on the contents and the time alone, and on nothing of this machine."""
+    """Write a .tar.gz that depends only on the contents and the time `modified`, not on this machine."""
     with (
         open(path, "wb") as file,
         gzip.GzipFile("", "wb", fileobj=file, mtime=0) as zipped,
@@ -188,14 +188,14 @@ def write_archive(path: Path, contents: Contents, modified: int) -> None:
 
 
 def read_archive(path: Path) -> Contents:
-    """Read the archive of a trained model. UserError if it cannot be read or is damaged by its own checksums."""
+    """Read the archive of a trained model. UserError if it cannot be read or differs from its checksums."""
     packed = io.BytesIO(read_bytes(path, MAX_FILE_BYTES, "pack first"))
     with damaged(path, "pack again"):
         content = gzip.GzipFile(fileobj=packed).read(MAX_FILE_BYTES + 1)  # to the end, where the checksum is
         if len(content) > MAX_FILE_BYTES:
             raise ValueError(f"it unpacks to more than {MAX_FILE_BYTES / 1e6:.0f} MB")
         with tarfile.open(fileobj=io.BytesIO(content)) as tar:
-            regular = (member for member in tar if member.isreg() and not member.issparse())  # as large as their bytes
+            regular = (member for member in tar if member.isreg() and not member.issparse())  # no links or sparse files
             members = {Path(member.name).name: tar.extractfile(member) for member in regular}
             contents = {name: member.read() for name, member in members.items() if member}
         if name := first_mismatch(contents[SUMS_FILE], contents, contents.keys() - {SUMS_FILE}):

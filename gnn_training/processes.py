@@ -20,7 +20,7 @@ from gnn_training.machine import num_cores
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 STOPPED = 143  # exit code of a command that SIGTERM has stopped, such as a training, which then resumes
-interrupts: list[int] = []  # that `interruptible` has received
+interrupts: list[int] = []  # signals that `interruptible` has received
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 
 
@@ -29,7 +29,7 @@ class Interrupt(KeyboardInterrupt):
 
 
 def die_with_parent(parent: int) -> None:
-    """Have Linux kill this process when process `parent`, which started it, ends; or now if it has ended already."""
+    """Let Linux kill this process when its parent, process `parent`, ends; kill it now if the parent has ended."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -37,8 +37,8 @@ def die_with_parent(parent: int) -> None:
 
 @contextmanager
 def blocks_signals(*signals: signal.Signals) -> Iterator[None]:
-    """Block signals in this thread and, for good, in the processes that it starts in the body."""
-    resource_tracker.ensure_running()  # its start would unblock them
+    """Block signals in this thread during the body, and for good in the processes that the body starts."""
+    resource_tracker.ensure_running()  # starting it in the body would unblock the signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
@@ -50,8 +50,8 @@ def run_in_processes(
     function: Callable[..., object], calls: Sequence[tuple], workers: int = 0
 ) -> Generator[int, None, None]:
     """Call `function` with each tuple of arguments; yield the number of each call as it ends, in any order. workers:
-    processes of one thread each; 0 takes every core. Closing the iterator ends all processes at once. UserError if a
-    process died. What a call raises is raised here.
+    the number of single-threaded processes, 0 for one per core. Closing the iterator ends all processes at once.
+    UserError if a process died. An error of a call is raised here.
     """
     context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
     workers = min(workers or num_cores(), len(calls))
@@ -73,13 +73,13 @@ def run_in_processes(
 
 def _start_worker(parent: int) -> None:
     die_with_parent(parent)
-    os.environ.update(ONE_THREAD)  # before the libraries that read it are loaded, with the first call
+    os.environ.update(ONE_THREAD)  # before the first call loads the libraries that read this
 
 
 @contextmanager
 def python(arguments: Sequence[str], errors: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """Run Python with `arguments` while the body runs, then end it; an interruption kills it and its children. errors:
-    file for its stderr; None shares ours.
+    """Run Python with `arguments` during the body, then end it; an interruption kills it and its children. errors: a
+    file for its stderr; None shares the stderr of this process.
     """
     with open(errors or os.devnull, "w") as file:
         # A process group of its own, because Ctrl-C in a terminal is meant for the parent.
@@ -102,15 +102,15 @@ def python(arguments: Sequence[str], errors: Path | None = None) -> Iterator[sub
 
 
 def run_python(arguments: Sequence[str]) -> int:
-    """Run Python with `arguments` to its end; return its exit code, 128 + signal if one ended it."""
+    """Run Python with `arguments` to its end. Return its exit code, or 128 + the signal that ended it."""
     with python(arguments) as child:
         code = child.wait()
     return code if code >= 0 else 128 - code
 
 
 def handle_stop_signals(handler: Callable[[int, object], object]) -> dict[int, Any]:
-    """Have `handler` called for SIGTERM, Ctrl-C and the end of the terminal; return the handlers before it. A signal
-    that is ignored stays so: a shell did that for a process in the background or under nohup.
+    """Install `handler` for SIGTERM, Ctrl-C and the end of the terminal; return the former handlers. Ignored signals
+    stay ignored, as a shell sets them for a process in the background or under nohup.
     """
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     return {each: signal.signal(each, handler) for each in numbers if signal.getsignal(each) != signal.SIG_IGN}
@@ -118,7 +118,7 @@ def handle_stop_signals(handler: Callable[[int, object], object]) -> dict[int, A
 
 @contextmanager
 def as_interrupt() -> Iterator[None]:
-    """Raise KeyboardInterrupt again where numba has made a SystemError of one that came while it called a function."""
+    """Raise the KeyboardInterrupt that came while numba called a function and that numba turned into SystemError."""
     try:
         yield
     except SystemError as error:

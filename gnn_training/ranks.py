@@ -26,9 +26,9 @@ MAX_CPU_RANKS = 8  # more ranks make the global batch larger, not the job shorte
 
 
 def num_ranks(settings: TrainSettings) -> int:
-    """The number of ranks on this machine: as asked, or (0) one per GPU, or one per core if there are no GPUs.
-    MachineError if there is no GPU where device or preset ask for one, or torch can use fewer than were named or are
-    here. UserError for more ranks than GPUs.
+    """The number of ranks on this machine: as requested, or (0) one per GPU, or one per core if there are no GPUs.
+    MachineError if the settings ask for a GPU and there is none, or if torch can use fewer GPUs than expected.
+    UserError if there are more ranks than GPUs.
     """
     requested, count = settings.ranks, 0 if settings.device == "cpu" else machine.num_gpus()
     is_for_gpus = settings.device == "cuda" or settings.gpus or settings.preset in ("single", "multi")
@@ -52,9 +52,9 @@ def uses_gpus(settings: TrainSettings) -> bool:
 def launch(function: Callable[[Argument], Result], argument: Argument, num_ranks: int) -> Result:
     """Call function(argument) in `num_ranks` processes of this machine; return the result of the first.
 
-    A single rank runs in this process. Others have the variables that torchrun sets (RANK, WORLD_SIZE, ...), so that
-    torch.distributed can join the group; a signal to stop reaches them as well. A UserError of a rank is raised here.
-    TrainingError if a rank died or raised something else, whose traceback is printed. SystemExit if a signal has ended
+    A single rank runs in this process. Several ranks get the variables of torchrun (RANK, WORLD_SIZE, ...), so that
+    torch.distributed can join the group. Signals to stop reach them, too. A UserError of a rank is raised here.
+    TrainingError if a rank died or raised another error, whose traceback is printed. SystemExit if a signal has ended
     the ranks.
     """
     import torch
@@ -67,7 +67,7 @@ def launch(function: Callable[[Argument], Result], argument: Argument, num_ranks
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
 
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as in __main__, for who calls this from Python
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as in __main__, for callers from Python
     os.environ.setdefault("OMP_NUM_THREADS", str(machine.threads_per_rank(num_ranks)))
     with tempfile.TemporaryDirectory() as folder:
         start = elastic_launch(_config(num_ranks, folder), _run_rank)
@@ -91,7 +91,7 @@ def _config(num_ranks: int, folder: str) -> "LaunchConfig":
     from torch.distributed.elastic.utils.distributed import get_free_port
     from torch.distributed.launcher.api import LaunchConfig
 
-    for name in ("torch.distributed.elastic", "torch.multiprocessing"):  # they log what _cause tells in one sentence
+    for name in ("torch.distributed.elastic", "torch.multiprocessing"):  # _cause tells in one sentence what they log
         logging.getLogger(name).propagate = False
         logging.getLogger(name).addHandler(logging.NullHandler())
     return LaunchConfig(
@@ -109,7 +109,7 @@ def _config(num_ranks: int, folder: str) -> "LaunchConfig":
 
 
 def _cause(error: "ChildFailedError", folder: Path) -> UserError:
-    """What ended the ranks: what one of them raised for the user, otherwise how the first of them died."""
+    """Return what ended the ranks: a UserError that one of them raised, otherwise how the first of them died."""
     messages = [json.loads(file.read_text())["message"]["message"] for file in folder.rglob("error.json")]
     for kind in ERRORS:
         for message in messages:

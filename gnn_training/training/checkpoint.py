@@ -1,4 +1,4 @@
-"""Checkpoints: atomic, loadable with weights_only, the same for any number of ranks."""
+"""Checkpoints: they are written atomically, load with weights_only and suit any number of ranks."""
 
 import io
 import json
@@ -27,17 +27,17 @@ RESUMED = EXPORTED | {
 
 
 def save(path: Path, state: dict) -> None:
-    """Write `state` (tensors, numbers, strings, lists, dicts); a crash leaves the old file or the new. StorageError if
-    the system refuses.
+    """Write `state` (tensors, numbers, strings, lists, dicts). A crash leaves either the old file or the new one.
+    StorageError if the system refuses.
     """
-    file = io.BytesIO()  # torch would tell of a full disk in a RuntimeError
+    file = io.BytesIO()  # torch itself would report a full disk as a RuntimeError
     torch.save(state, file)
     write_bytes(path, file.getvalue())
 
 
 def save_step(folder: Path, step: int, state: dict, keep: int) -> None:
-    """Write the checkpoint of `step` and drop what is later, what a kill has left, and all but the last `keep`; 0 keeps
-    all before it.
+    """Write the checkpoint of `step`. Delete later checkpoints, temporary files that a kill has left, and all but the
+    last `keep` checkpoints; 0 keeps all earlier ones.
     """
     path = folder / f"step-{step:08d}.pt"
     save(path, state)
@@ -49,8 +49,8 @@ def save_step(folder: Path, step: int, state: dict, keep: int) -> None:
 
 
 def load(path: Path, needed: dict[str, type] = EXPORTED) -> dict:
-    """Read a checkpoint, or the best one of a run folder, onto the CPU; needed: its keys and their types. Raises
-    UserError if it is missing, damaged, or not one of this version of the program.
+    """Read a checkpoint, or the best one of a run folder, onto the CPU. needed: the required keys and the types of
+    their values. UserError if the file is missing, damaged, or not one of this version of the program.
     """
     path = path / run_files.BEST if os.path.isdir(path) else path
     content = read_bytes(path, MAX_FILE_BYTES, "train first or name another run folder")
@@ -67,36 +67,36 @@ def load(path: Path, needed: dict[str, type] = EXPORTED) -> dict:
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
-    """The weights of a checkpoint, of the best one of a run folder, or of an exported file; of the file that comes with
-    this package for the path SHIPPED. Raises UserError as `load`.
+    """Return the weights of a checkpoint, of the best one of a run folder, or of an exported file. The path SHIPPED
+    stands for the exported file that comes with this package. UserError as in `load`.
     """
     path = SHIPPED_MODEL if path == SHIPPED else path
     if path.suffix != SHIPPED_MODEL.suffix:
         return load(path)["network"]
-    import onnx  # other checkpoints do without
+    import onnx  # only exported files need it
 
     content = read_bytes(path, MAX_FILE_BYTES, HINT)
     with damaged(path, HINT):
         model = onnx.load_from_string(content)
-        named = {weight.name.removeprefix(WEIGHT_NAMES): weight for weight in model.graph.initializer}
+        initializers = {weight.name.removeprefix(WEIGHT_NAMES): weight for weight in model.graph.initializer}
         metadata = {entry.key: entry.value for entry in model.metadata_props}
         network = ColoringNetwork()
-        if "crossover" in metadata:  # a file of an older version has none
+        if "crossover" in metadata:  # files of older versions have no crossover network
             crossover = from_text(metadata["crossover"])
             network = ColoringNetwork(*crossover.size)
             network.crossover.load_weights(crossover)
         predictions = [name for name in network.state_dict() if name.startswith("predictions.")]
-        if named.keys().isdisjoint(predictions):
+        if initializers.keys().isdisjoint(predictions):
             log.warning("%s: its predictions are those of an older version, so they begin untrained", path)
             predictions = []
-        weights = {name: torch.tensor(onnx.numpy_helper.to_array(named[name])) for name in predictions}
+        weights = {name: torch.tensor(onnx.numpy_helper.to_array(initializers[name])) for name in predictions}
         state = network.state_dict() | {"rule": torch.tensor(json.loads(metadata["rule"])), **weights}
         return ColoringNetwork.from_state(state).state_dict()
 
 
 def load_newest(folder: Path) -> dict | None:
-    """State of the newest checkpoint that can be read, None if there is none. UserError if none of them can be read:
-    starting again would replace the best weights of a training that may still be saved.
+    """Return the state of the newest checkpoint that can be read, or None if there is no checkpoint. UserError if none
+    can be read: a new start would replace the best weights of a training that may still be saved.
     """
     for path in (paths := sorted(folder.glob(run_files.CHECKPOINTS), reverse=True)):
         try:

@@ -1,7 +1,7 @@
-"""A game of self-play: a search on one graph by crossover search, one of the methods of `color`.
+"""A game of self-play: crossover search, one of the methods of `color`, on one graph.
 
-For some of its pairs of parents, further children are made, whose classes are drawn by a softmax over
-their sums of values. What is learned are the conflicts that TabuCol leaves of each.
+For some pairs of parents, the game makes additional children. A softmax over the sums of values of the classes draws
+the classes of each child. The network learns how many conflicts TabuCol leaves in each of these children.
 """
 
 import math
@@ -22,24 +22,24 @@ from gnn_training.search.first_colorings import seeded
 from gnn_training.search.methods import crossover_search
 from gnn_training.training.loader import DeviceDataset
 
-PAIRS = 8, 128  # of parents that a game meets; their number is drawn
-RECORDED = 32  # of these, at most
-CHILDREN = 12  # that are made of a recorded pair
-MOVES = 1_000  # of TabuCol on each child: more of them would hide the effect of the choice of classes
-TEMPERATURE = 0.03, 0.3  # of the softmax, in mean values of a class
-PLAYED_NODES = 2048  # of the graph of a game, at most
-EXTRA_VARIANCE = 0.3  # added to that of the conflicts of siblings, which may be almost zero
+PAIRS = 8, 128  # bounds of the number of pairs of parents in a game, which is drawn at random
+RECORDED = 32  # largest number of pairs that a game records
+CHILDREN = 12  # number of children that are made of a recorded pair
+MOVES = 1_000  # moves of TabuCol on each child; more of them would hide the effect of the choice of classes
+TEMPERATURE = 0.03, 0.3  # bounds of the temperature of the softmax, in mean values of a class
+PLAYED_NODES = 2048  # largest number of nodes of a graph to play on
+EXTRA_VARIANCE = 0.3  # added to the variance of the conflicts of siblings, which may be almost zero
 
 
 class Pair(NamedTuple):
-    """Two parents of a child with k colors, and what became of children."""
+    """Two parents, the number of colors k of their children, and the outcome of each child."""
 
     graph: int  # position in the packed graphs
     k: int
     colors: np.ndarray  # (2, N) int16
     ages: np.ndarray  # (2, N) uint16, see `Parent`
-    origin: np.ndarray  # (CHILDREN, N) int8: the coloring from which the child has the class of the node, -1 for none
-    conflicts: np.ndarray  # (CHILDREN,) int32, after TabuCol
+    origin: np.ndarray  # (CHILDREN, N) int8: the parent (0 or 1) that gave the class of the node, -1 for none
+    conflicts: np.ndarray  # (CHILDREN,) int32, left by TabuCol
 
     @property
     def deviations(self) -> np.ndarray:
@@ -48,14 +48,14 @@ class Pair(NamedTuple):
 
 
 class PairBatch(NamedTuple):
-    """Pairs of a step."""
+    """The pairs of this rank in a step."""
 
     data: HeteroData  # see `batch_of`
-    num_pairs: int  # of the step on all ranks
+    num_pairs: int  # number of pairs in the step on all ranks
 
 
 class Player(Worker):
-    """The only thread of a search, which records pairs of parents. seed: of the game."""
+    """The worker of a search with one thread, which records pairs of parents. seed: the seed of the game."""
 
     def __init__(
         self, graph: int, lists: NeighbourLists, colors: np.ndarray, lower: int, weights: CrossoverWeights, seed: int
@@ -67,20 +67,20 @@ class Player(Worker):
         self.num_seen, self.pairs = 0, list[Pair]()
 
     def play(self) -> list[Pair]:
-        """Search until there were `num_pairs`, and return those that were recorded."""
+        """Search until there were `num_pairs` pairs or the search has ended; return the recorded pairs."""
         turns = crossover_search(self)
         while self.num_seen < self.num_pairs and self.search.is_running:
             next(turns)
         return self.pairs
 
     def on_generation(self, parents: Sequence[Parent], k: int) -> None:
-        """Record the pair if it is its turn and its children differ."""
+        """Count a pair, and record some pairs: evenly spaced ones, at most RECORDED of them."""
         self.num_seen += 1
         if self.num_seen % math.ceil(self.num_pairs / RECORDED) == 0:
             self.record(parents, k)
 
     def record(self, parents: Sequence[Parent], k: int) -> None:
-        """Make children of a pair."""
+        """Make the children of a pair, and keep the pair if their conflicts differ."""
         colors, ages = stacked(parents)
         values = node_values(features_of(*self.lists, colors, ages, k), colors, k, self.weights)
         children, conflicts = np.empty((CHILDREN, colors.shape[1]), np.int32), np.empty(CHILDREN, np.int32)
@@ -92,7 +92,7 @@ class Player(Worker):
         self.add(parents, k, children, conflicts)
 
     def add(self, parents: Sequence[Parent], k: int, children: np.ndarray, conflicts: np.ndarray) -> None:
-        """Keep a pair if its children (CHILDREN, N) differ in conflicts; every other one begins with the second."""
+        """Keep a pair if its children (CHILDREN, N) differ in conflicts. Odd children begin with the second parent."""
         colors, ages = stacked(parents)
         if conflicts.min() < conflicts.max() and not self.search.is_over:
             origin = np.where(children < 0, -1, (children + np.arange(CHILDREN)[:, None]) % 2).astype(np.int8)
@@ -100,20 +100,20 @@ class Player(Worker):
             self.pairs.append(Pair(self.graph, k, colors.astype(np.int16), small, origin, conflicts))
 
     def conflicts_left(self, child: np.ndarray, k: int) -> int:
-        """Conflicts that some moves of TabuCol leave."""
+        """The number of conflicts that MOVES moves of TabuCol leave in a child."""
         self.look_for(k)
         kernels.complete(*self.lists, child, k, self.children_rng, self.stop)
         return kernels.tabucol(*self.lists, child, k, MOVES, self.children_rng, self.stop).conflicts
 
 
 def batch_of(pairs: Sequence[Pair], dataset: DeviceDataset) -> HeteroData:
-    """Pairs in one graph of PyG on the device."""
+    """Return pairs as one batch of PyG on the device."""
     return Batch.from_data_list([as_data(pair, dataset.lists(pair.graph)) for pair in pairs]).to(dataset.device)
 
 
 def trial_pairs(dataset: DeviceDataset, graphs: np.ndarray, count: int, num_ranks: int) -> PairBatch | None:
-    """As many pairs as a step has, of the largest of these graphs that are played, to try what they take; nobody has
-    made their children. None if there are no such graphs.
+    """Return `count` pairs for a trial step, of the largest of these graphs with at most PLAYED_NODES nodes. Their
+    children are placeholders. None if there are no such graphs.
     """
     data, pairs = dataset.data, list[Pair]()
     graphs = graphs[data.num_nodes[graphs] <= PLAYED_NODES]
@@ -126,8 +126,8 @@ def trial_pairs(dataset: DeviceDataset, graphs: np.ndarray, count: int, num_rank
 
 
 def as_data(pair: Pair, lists: NeighbourLists) -> HeteroData:
-    """A pair with 2 N rows of nodes, one for each coloring, and 2 k classes: for `CrossoverNetwork`, and its targets
-    taken (2 N, CHILDREN), whether a child has the class of a node, and deviations (1, CHILDREN).
+    """Return a pair as an input of `CrossoverNetwork`: 2 N rows, one for each node in each coloring, and 2 k classes.
+    taken (2 N, CHILDREN): whether a child has the class of a row; deviations (1, CHILDREN): the targets.
     """
     colors = pair.colors.astype(np.int32)
     x = torch.from_numpy(features_of(*lists, colors, pair.ages.astype(np.int32), pair.k))  # (N, 2, F)

@@ -1,5 +1,5 @@
-"""The games of self-play on an NVIDIA GPU: those of a rank side by side, with a launch for a generation of all, and one
-for the children of all pairs that are recorded.
+"""The games of self-play on an NVIDIA GPU. The games of a rank run side by side: one launch makes a generation of all
+games, another one makes the children of all recorded pairs.
 """
 
 from collections.abc import Sequence
@@ -16,20 +16,20 @@ from gnn_training.training.games import CHILDREN, MOVES, TEMPERATURE, Player
 
 
 class GpuPlayer(Player):
-    """A player whose pairs wait until those of the others are there, too."""
+    """A player whose pair waits until it can be recorded together with the pairs of other players."""
 
     waiting: Sequence[Parent] = ()
 
     def record(self, parents: Sequence[Parent], k: int) -> None:
-        """Wait with a pair."""
+        """Let a pair wait for `GameBatch.cross`."""
         self.waiting = tuple(parents)
 
 
 class GameBatch(IslandBatch):
-    """Games as `Player` plays them, each with one island."""
+    """A batch of games, played as by `Player`, each with one island."""
 
     def cross(self, generation: Sequence[tuple[GpuIsland, list[Parent]]]) -> None:
-        """Make the next starts, and record the pairs that are waiting."""
+        """Make the next starts, record the waiting pairs, and end the games that have seen all their pairs."""
         super().cross(generation)
         players = {island: island.worker for island, _ in generation if isinstance(island.worker, GpuPlayer)}
         self.record({island: player for island, player in players.items() if player.waiting})
@@ -39,7 +39,7 @@ class GameBatch(IslandBatch):
                 player.search.finish()
 
     def record(self, players: dict[GpuIsland, GpuPlayer]) -> None:
-        """Make children of the pairs of these players, whose classes are drawn by a softmax; see `Player.record`."""
+        """Make the children of the pairs of these players. A softmax draws their classes, see `Player.record`."""
         if not players:
             return
         islands, pairs = list(players), [player.waiting for player in players.values()]
@@ -61,7 +61,7 @@ class GameBatch(IslandBatch):
             player.add(pair, island.k, np.stack(rows), np.array([child.conflicts for child in after], np.int32))
 
     def noise(self, players: dict[GpuIsland, GpuPlayer], totals: Tensor) -> Tensor:
-        """Gumbel noise (P, CHILDREN, K, K) for every choice of a class. totals (P,): sums of the values of pairs."""
+        """Gumbel noise (P, CHILDREN, K, K) for every choice of a class. totals (P,): the sum of values of each pair."""
         most = max(island.k for island in players)
         noise = torch.ones(len(players), CHILDREN, most, most, device=self.device)
         generator, (coldest, hottest) = torch.Generator(self.device), np.log(TEMPERATURE)
@@ -75,5 +75,5 @@ class GameBatch(IslandBatch):
 
 
 def slots(device: torch.device) -> int:
-    """Games that a GPU can play at the same time, if their graphs are small."""
+    """The number of games that a GPU can play at the same time, if their graphs are small."""
     return torch.cuda.get_device_properties(device).multi_processor_count * search_cuda.BLOCKS // 2

@@ -18,7 +18,7 @@ from gnn_training.training.loader import DeviceDataset
 class PlannedGame(NamedTuple):
     """A game to play."""
 
-    number: int  # in its iteration
+    number: int  # index in its iteration
     graph: int  # position in the packed graphs
     seed: int
 
@@ -28,7 +28,7 @@ class FinishedGame(NamedTuple):
 
     number: int
     pairs: list[Pair]
-    seconds: float  # of a core, or of a GPU
+    seconds: float  # time on a core, or share of the time on a GPU
     is_on_gpu: bool
 
 
@@ -39,19 +39,19 @@ class Iteration:
         self, games: Sequence[PlannedGame], weights: CrossoverWeights, dataset: DeviceDataset, fits_gpu: np.ndarray,
         pool: Executor,
     ):  # fmt: skip
-        """Begin the games. fits_gpu: of every packed graph; the games on those that do not fit are played on cores."""
+        """Begin the games. fits_gpu: whether each packed graph fits the GPU; games on the others run on cores."""
         self.weights, self.dataset = weights, dataset
         self._players, self._is_closed = list[Player](), False
         on_gpu = [game for game in games if fits_gpu[game.graph]]
-        self._games: list[Future] = [pool.submit(self._play_on_gpu, on_gpu)] if on_gpu else []  # first, not to wait
+        self._games: list[Future] = [pool.submit(self._play_on_gpu, on_gpu)] if on_gpu else []  # first, to begin early
         self._games += [pool.submit(self._play, game) for game in games if not fits_gpu[game.graph]]
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long for the games to end; whether all have ended."""
+        """Wait up to `seconds` for the games to end; return whether all have ended."""
         return not wait(self._games, seconds).not_done
 
     def finished(self) -> list[FinishedGame]:
-        """The games of this rank, after they have ended. What a game raises is raised here."""
+        """Return the games of this rank, after they have ended. An error of a game is raised here."""
         return [each for game in self._games for each in game.result()]
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class Iteration:
         return [FinishedGame(game.number, pairs, time.thread_time() - start, is_on_gpu=False)]
 
     def _play_on_gpu(self, games: Sequence[PlannedGame]) -> list[FinishedGame]:
-        """Play games side by side. The seconds of a game are its share of those of all."""
+        """Play games side by side. The seconds of a game are an equal share of the time of all games."""
         from gnn_training.search.gpu_islands import compile_children
         from gnn_training.training.gpu_games import GameBatch, GpuPlayer
 
@@ -94,10 +94,10 @@ class Iteration:
         return [FinishedGame(number, player.pairs, seconds, is_on_gpu=True) for number, player in players.items()]
 
     def _player(self, kind: type[Player], game: PlannedGame) -> Player:
-        """A player of a game with the weights of this iteration."""
+        """Return a player for a game, with the weights of this iteration."""
         lists, lower = self.dataset.lists(game.graph), int(self.dataset.data.lower_bound[game.graph])
         player = kind(game.graph, lists, kernels.dsatur(*lists), lower, self.weights, game.seed)
         self._players.append(player)
-        if self._is_closed:  # since this game began
+        if self._is_closed:  # `close` may have missed this player
             player.search.finish()
         return player

@@ -1,10 +1,10 @@
-"""What training minimizes, and one optimizer step on as many ranks as there are.
+"""The loss of the training, and one optimizer step on any number of ranks.
 
-The rule of moving is trained by what comes out of whole searches, which have no gradient. So every graph is searched
-twice, with the weights plus and minus a random epsilon, and a surrogate loss has the gradient that an evolution
-strategy estimates (Rechenberg 1973, Salimans et al. 2017; the same is REINFORCE on the weights, Sehnke et al. 2010).
-The predictions are trained by the gradient of their likelihood, and the crossover network by that of the squared error
-of what it expects of the children of self-play.
+The rule of moving is trained on the results of whole searches, which have no gradient. So every graph is searched
+twice, with the weights plus and minus a random change, and a surrogate loss has the gradient that an evolution strategy
+estimates (Rechenberg 1973, Salimans et al. 2017; this is also REINFORCE on the weights, Sehnke et al. 2010). The
+predictions are trained by maximum likelihood. The crossover network is trained by the squared error of the conflicts
+that it expects of the children of self-play.
 """
 
 import copy
@@ -31,19 +31,19 @@ from gnn_training.training.games import PairBatch
 from gnn_training.training.loader import GraphBatch, StateBatch
 
 LOSS_WEIGHTS = {"gap": 1.0, "saved": 0.5, "graph_type": 0.05, "rounds": 0.2, "crossover": 1.0}
-# Learning rates of the parts of the network, relative to that of the training.
+# Learning rates of the parts of the network, as multiples of the learning rate of the training.
 RATE_SCALES = {"rule": 1.0, "predictions": 0.075, "crossover": 0.05}
-GRADIENT_NORMS = tuple(f"{part}_gradient_norm" for part in RATE_SCALES)  # before clipping
-STEP_METRICS = (*LOSS_WEIGHTS, *GRADIENT_NORMS)  # what a record has of the steps since the last one
-SIGMA = 0.2  # standard deviation of the random change of every weight of the rule, which is SIGMA times epsilon
+GRADIENT_NORMS = tuple(f"{part}_gradient_norm" for part in RATE_SCALES)  # norms before clipping
+STEP_METRICS = (*LOSS_WEIGHTS, *GRADIENT_NORMS)  # metrics that a record averages over the steps since the last record
+SIGMA = 0.2  # standard deviation of the random change (SIGMA times epsilon) of every weight of the rule
 PER_LOG_CONFLICT = 0.15  # a search costs its colors plus this times log(1 + conflicts left)
-ADVANTAGE_SCALE = 0.2  # colors: differences above it count little more, so that no graph dominates
+ADVANTAGE_SCALE = 0.2  # in colors; larger differences count little more, so that no graph dominates
 LR_SCALINGS = {"none": lambda ranks: 1.0, "sqrt": math.sqrt, "linear": float}
 MAX_BAD_STEPS = 10  # non-finite steps in a row before training gives up
 
 
 class Learner:
-    """The network with its optimizer, schedule and averaged weights. num_steps: of the whole training."""
+    """The network with its optimizer, schedule and averaged weights. num_steps: the steps of the whole training."""
 
     def __init__(self, settings: TrainSettings, search: Searcher, rt: Runtime, num_steps: int):
         self.settings, self.search, self.rt, self.num_steps = settings, search, rt, num_steps
@@ -56,19 +56,19 @@ class Learner:
         self.fixed_scale = None if self.precision == torch.float16 else 1.0
         self.scaler = torch.amp.GradScaler(rt.device.type, self.fixed_scale or 2.0**16)
         self.peak_rate = settings.peak_rate * LR_SCALINGS[settings.lr_scaling](rt.world_size)
-        named = list(self.network.named_parameters())
-        self.parts = [[weights for name, weights in named if name.split(".")[0] == part] for part in RATE_SCALES]
+        parameters = list(self.network.named_parameters())
+        self.parts = [[weights for name, weights in parameters if name.split(".")[0] == part] for part in RATE_SCALES]
         groups, decay = [{"params": part} for part in self.parts], settings.weight_decay
-        self.optimizer = torch.optim.AdamW(groups, lr=1.0, weight_decay=decay, fused=True)  # times the schedule
+        self.optimizer = torch.optim.AdamW(groups, lr=1.0, weight_decay=decay, fused=True)  # the schedule multiplies lr
         self.bad_steps, self.skipped_steps = (torch.zeros((), device=rt.device) for _ in range(2))
-        # Of this rank since the last `reduce`.
+        # Sums over the steps of this rank since the last `reduce`, and their number.
         self._sums, self._steps_summed = torch.zeros(len(STEP_METRICS), device=rt.device), 0
-        self.totals = dict.fromkeys((*STEP_METRICS, "steps"), 0.0)  # of all ranks since the last `means`
+        self.totals = dict.fromkeys((*STEP_METRICS, "steps"), 0.0)  # sums over all ranks since the last `means`
         self.set_step(0)
 
     def update(self, graphs: GraphBatch, states: StateBatch | None = None, pairs: PairBatch | None = None) -> None:
-        """Take one optimizer step. The terms of the loss are means over graphs, states and pairs on all ranks. If the
-        gradient is not finite, which all ranks see alike, the weights stay as they are; the device decides that.
+        """Take one optimizer step. The loss terms are means over the graphs, states and pairs of all ranks. A gradient
+        that is not finite leaves the weights unchanged; the device decides this, with the same result on all ranks.
         """
         # Search
         rule, epsilon = self.network.rule.detach(), torch.stack([graphs.epsilon, -graphs.epsilon])
@@ -86,7 +86,7 @@ class Learner:
         norms = torch.stack([clip_grad_norm_(part, self.settings.clip) for part in self.parts])
         # Step
         if not pairs:
-            # No decay or momentum may move the crossover network; the schedule sets its rate again.
+            # Neither decay nor momentum may move the crossover network. The schedule sets its rate again.
             self.optimizer.param_groups[-1]["lr"] = 0.0
         self.scaler.step(self.optimizer)
         self.scaler.update(self.fixed_scale)
@@ -96,8 +96,8 @@ class Learner:
         self._accumulate(torch.stack([terms[name].detach() for name in LOSS_WEIGHTS]), norms)
 
     def _update_ema(self) -> None:
-        """Update the exponential moving average (EMA) of the weights, which the first step sets. torch's AveragedModel
-        does the same, but reads its counter from the GPU in every step.
+        """Update the exponential moving average (EMA) of the weights; the first step sets it to the weights. torch's
+        AveragedModel does the same, but reads its counter from the GPU in every step.
         """
         averaged, trained = ([p.detach() for p in net.parameters()] for net in (self.average, self.network))
         get_ema_multi_avg_fn(self.settings.ema if self.num_averaged else 0.0)(averaged, trained, self.num_averaged)
@@ -137,8 +137,8 @@ class Learner:
         self.schedule = LambdaLR(self.optimizer, [*map(rate_of, RATE_SCALES.values())], last_epoch=step - 1)
 
     def reduce(self) -> None:
-        """Add loss terms and gradient norms of all ranks to the totals. Raises UserError after too many steps in a row
-        that were not finite. Waits for a GPU, unless there was no step since the last call.
+        """Add loss terms and gradient norms of all ranks to the totals. Wait for a GPU, unless no step was taken since
+        the last call. UserError after MAX_BAD_STEPS consecutive steps that were not finite.
         """
         if not self._steps_summed:  # the same on all ranks
             return
@@ -160,8 +160,8 @@ class Learner:
         return means
 
     def state(self) -> dict:
-        """Everything a checkpoint needs to resume, `exported_state` included, after `reduce`; the next step changes its
-        tensors.
+        """Return everything that a checkpoint needs to resume, including `exported_state`. `reduce` must come first.
+        The next step changes the returned tensors.
         """
         return {
             **self.exported_state(),
@@ -180,7 +180,7 @@ class Learner:
         return {"network": self.average.state_dict(), "settings": settings, "step": self.step}
 
     def load_weights(self, weights: dict[str, torch.Tensor]) -> None:
-        """Start with the averaged weights of another training."""
+        """Start with the averaged weights of another training. UserError if its crossover network has another size."""
         then, now = (size_of(state, "crossover.") for state in (weights, self.network.state_dict()))
         if then != now:
             raise UserError(
@@ -208,15 +208,15 @@ def loss_terms(
     network: nn.Module, graphs: GraphBatch, states: StateBatch | None, pairs: PairBatch | None, fewest: Tensor,
     conflicts: Tensor,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Loss terms (scalars) of a ColoringNetwork, each divided by the number of graphs, states or pairs of the step on
-    all ranks; 0 for what this rank has none of. fewest, conflicts (2, G): found with its rule plus and minus SIGMA
-    times epsilon. `gap` is the mean number of colors above the best known.
+    """Return the loss terms (scalars) of a ColoringNetwork, each divided by the number of graphs, states or pairs of
+    the step on all ranks. A term is 0 if this rank has no states or pairs for it. fewest, conflicts (2, G): results
+    with the rule plus and minus SIGMA times epsilon. `gap` is the mean number of colors above the best known.
     """
     rule, predictions, expected = network(states and states.inputs, pairs and pairs.data)
     terms = dict.fromkeys(LOSS_WEIGHTS, torch.zeros((), device=rule.device))
     plus, minus = fewest + PER_LOG_CONFLICT * conflicts.log1p()  # (G,) each, costs
-    advantage = (minus - plus) / ((minus - plus).abs() + ADVANTAGE_SCALE)  # (G,) of plus, within -1 and 1
-    # Its gradient is that of the expected cost, up to a factor; products and sums stay float32 under autocast.
+    advantage = (minus - plus) / ((minus - plus).abs() + ADVANTAGE_SCALE)  # (G,) advantage of plus, between -1 and 1
+    # The gradient is that of the expected cost, up to a factor. Products and sums stay float32 under autocast.
     surrogate = -advantage * (graphs.epsilon * rule).sum(1)
     gap = fewest.mean(0) - graphs.num_colors + (surrogate - surrogate.detach())
     terms["gap"] = gap.sum() / graphs.num_graphs
@@ -228,9 +228,9 @@ def loss_terms(
 
 
 def prediction_terms(predicted: PredictionOutputs, states: StateBatch) -> dict[str, Tensor]:
-    """Loss terms of PredictionNetwork: by maximum likelihood, as in survival analysis, for the colors saved."""
+    """The loss terms of PredictionNetwork. `saved` is a negative log-likelihood, as in survival analysis."""
     has_saved = (states.saved[:, None] >= thresholds(states.saved.device)).float()  # (S, T)
-    had_saved = torch.cat([torch.ones_like(has_saved[:, :1]), has_saved[:, :-1]], 1)  # the number before
+    had_saved = torch.cat([torch.ones_like(has_saved[:, :1]), has_saved[:, :-1]], 1)  # for the threshold before
     entropy = binary_cross_entropy_with_logits(predicted.saved_logits, has_saved, reduction="none")
     terms = {
         "saved": (entropy * had_saved).sum(1),
@@ -244,7 +244,7 @@ def prediction_terms(predicted: PredictionOutputs, states: StateBatch) -> dict[s
 
 @cache
 def thresholds(device: torch.device) -> Tensor:
-    """SAVED on a device. A copy in every step would wait for the GPU."""
+    """SAVED as a tensor on a device. It is cached, because a copy in every step would wait for the GPU."""
     return torch.tensor(SAVED, device=device)
 
 

@@ -1,5 +1,5 @@
-"""From packed graphs to the batches of a training step: a sampler whose ranks do about the same work, and batches on
-the device.
+"""The batches of a training step, made from packed graphs: a sampler gives every rank about the same work, and a
+dataset puts the batches on the device.
 """
 
 import logging
@@ -24,29 +24,29 @@ from gnn_training.settings import TrainSettings
 
 log = logging.getLogger(__name__)
 SAMPLER, SEARCH, HORIZONS = range(3)  # purposes of random generators
-# Cumulative probabilities of the horizon of a state: none, that of a call of the file, else log-uniform.
+# Cumulative probabilities of the horizon of a state: unlimited, that of the exported file; the others are log-uniform.
 UNLIMITED_SHARE, CALL_SHARE = 0.2, 0.6
-MAX_CACHED_NEIGHBOURS = 2**28  # neighbours of all graphs: up to a GiB, lists are kept
+MAX_CACHED_NEIGHBOURS = 2**28  # lists are kept if all graphs have at most this many neighbours (1 GiB)
 
 
 @dataclass(frozen=True)
 class GraphBatch(SearchBatch):
-    """G graphs with their labels, all tensors on one device. num_graphs: of the step on all ranks."""
+    """G graphs with their labels, all tensors on one device. num_graphs: the graphs in the step on all ranks."""
 
-    num_colors: Tensor  # (G,) int64, best known
+    num_colors: Tensor  # (G,) int64, fewest known
     epsilon: Tensor  # (G, NUM_WEIGHTS) float, change of the rule, standard normal
     num_graphs: int
 
 
 @dataclass(frozen=True)
 class StateBatch:
-    """S states of long searches, and what came later, on one device. num_states: of the step on all ranks."""
+    """S states of long searches and what came later, on one device. num_states: states in the step on all ranks."""
 
     inputs: Tensor  # (S, STATE_FEATURES + 2) float, see states.prediction_inputs
     num_colors: Tensor  # (S,) float, fewest so far
-    lower: Tensor  # (S,) float, bound on them
+    lower: Tensor  # (S,) float, lower bound on the number of colors
     saved: Tensor  # (S,) float, colors saved until the horizon
-    log_rounds: Tensor  # (S,) float, decimal logarithm of 1 + the rounds up to the last of them
+    log_rounds: Tensor  # (S,) float, decimal logarithm of 1 + the round of the last color saved by then
     graph_type: Tensor  # (S,) int64
     num_states: int
 
@@ -54,14 +54,14 @@ class StateBatch:
 class PlannedStep(NamedTuple):
     """One step of one rank."""
 
-    ids: np.ndarray  # of the graphs of this rank, perhaps none
-    num_graphs: int  # of the step on all ranks
+    ids: np.ndarray  # the graphs or states of this rank, perhaps none
+    num_graphs: int  # their number in the step on all ranks
 
 
 class EqualCostSampler:
-    """Deals out the graphs of one step after the other; an epoch takes every graph exactly once over all ranks, in an
-    order that is the same on all of them. indices (G,): the graphs to sample from, perhaps none; costs (G,): what a
-    search of each takes, in any unit; batch_size: graphs of one rank in a step, at most on the mean.
+    """Deals out the graphs of each step. An epoch takes every graph exactly once over all ranks, in an order that all
+    ranks share. indices (G,): the graphs to sample from, perhaps none; costs (G,): the cost of a search of each graph,
+    in any unit; batch_size: upper bound of the mean number of graphs of a rank in a step.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class EqualCostSampler:
         self.num_ranks, self.rank, self.seed = num_ranks, rank, seed
 
     def __len__(self) -> int:
-        """Steps of an epoch."""
+        """The number of steps of an epoch."""
         return max(1, -(-len(self.indices) // (self.batch_size * self.num_ranks)))
 
     @property
@@ -83,23 +83,23 @@ class EqualCostSampler:
         """Yield the plans of the steps of an epoch."""
         rng = np.random.default_rng([self.seed, number, SAMPLER])
         for places in np.array_split(rng.permutation(len(self.indices)), len(self)):
-            mine = partition(self.costs[places], self.num_ranks)[self.rank]
-            yield PlannedStep(self.indices[places[mine]], len(places))
+            positions = partition(self.costs[places], self.num_ranks)[self.rank]
+            yield PlannedStep(self.indices[places[positions]], len(places))
 
     def starting_at(self, step: int) -> Iterator[PlannedStep]:
-        """Yield the plan of step `step`, counted over all epochs, and of all that follow, without end."""
+        """Yield the plans of step `step`, counted over all epochs, and of all later steps, without end."""
         for number in count(step // len(self)):
             yield from islice(self.epoch(number), max(0, step - number * len(self)), None)
 
     def largest(self) -> PlannedStep:
-        """A step of the graphs that cost most, as many on every rank."""
+        """A step with the `batch_size` most expensive graphs, which are the same on every rank."""
         ids = self.indices[np.argsort(-self.costs, kind="stable")][: self.batch_size]
         return PlannedStep(ids, len(ids) * self.num_ranks)
 
 
 def partition(costs: np.ndarray, num_parts: int) -> list[np.ndarray]:
-    """Divide items into parts of about the same cost, and return their positions: each goes, the largest first, to the
-    part that has the least so far (Graham 1969).
+    """Divide items into parts of about the same cost, and return the positions of the items of each part. Each item,
+    the most expensive first, goes to the part with the lowest cost so far (Graham 1969).
     """
     parts: list[list[int]] = [[] for _ in range(num_parts)]
     loads = [(0.0, part) for part in range(num_parts)]
@@ -111,7 +111,7 @@ def partition(costs: np.ndarray, num_parts: int) -> list[np.ndarray]:
 
 
 def search_costs(data: PackedGraphs, ids: np.ndarray) -> np.ndarray:
-    """What a round of a search takes, in 3 ns of a core: fitted to 180 graphs of 100 to 1,000 nodes."""
+    """The cost of a round of a search, in units of 3 ns on a core, fitted to 180 graphs of 100 to 1,000 nodes."""
     return 600 + data.num_nodes[ids] + 11 * data.num_edges[ids] / data.num_nodes[ids]
 
 
@@ -121,7 +121,7 @@ class GraphLoader:
     def __init__(self, settings: TrainSettings, data: PackedGraphs, rt: Runtime):
         self.seed, self.dataset = settings.seed, DeviceDataset(data, rt.device)
         train = data.indices("train")
-        # Nothing can be learned where DSATUR has the fewest colors possible, unless there are no other graphs.
+        # Graphs that DSATUR colors optimally teach nothing, so they are used only if there are no others.
         open_ones = train[data.dsatur_colors[train] > data.lower_bound[train]]
         if rt.is_main and 0 < len(open_ones) < len(train):
             easy = len(train) - len(open_ones)
@@ -133,7 +133,7 @@ class GraphLoader:
         self.state_sampler = EqualCostSampler(ids, np.ones(len(ids)), settings.batch_states, *ranks)
 
     def starting_at(self, step: int) -> Iterator[tuple[GraphBatch, StateBatch | None]]:
-        """Yield the graphs and the states of optimizer step `step`, counted over all epochs, and of all that follow,
+        """Yield the graphs and the states of optimizer step `step`, counted over all epochs, and of all later steps,
         without end.
         """
         plans = zip(self.sampler.starting_at(step), self.state_sampler.starting_at(step), strict=False)
@@ -141,7 +141,7 @@ class GraphLoader:
             yield self._batch(graphs, states, number)
 
     def largest(self) -> tuple[GraphBatch, StateBatch | None]:
-        """As many of the graphs that take most as a step has, and as many states."""
+        """Return the most expensive graphs, as many as a step has, and the states of a step."""
         return self._batch(self.sampler.largest(), self.state_sampler.largest(), 0)
 
     def _batch(self, graphs: PlannedStep, states: PlannedStep, step: int) -> tuple[GraphBatch, StateBatch | None]:
@@ -150,20 +150,20 @@ class GraphLoader:
 
 
 class DeviceDataset:
-    """Packed graphs with their labels and states, and batches of them on a device. What is always the same of a graph
-    is computed when it is first used.
+    """Packed graphs with their labels and states, and batches of them on a device. Neighbour lists are computed when
+    they are first used, and kept if MAX_CACHED_NEIGHBOURS allows.
     """
 
     def __init__(self, data: PackedGraphs, device: torch.device):
         self.data, self.device = data, device
         keeps_lists = 2 * int(data.num_edges.sum(dtype=np.int64)) <= MAX_CACHED_NEIGHBOURS
-        self.lists = lru_cache(None if keeps_lists else 0)(lambda i: data.graph(i).csr())  # of graph i
+        self.lists = lru_cache(None if keeps_lists else 0)(lambda i: data.graph(i).csr())  # neighbour lists of graph i
         columns = data.num_colors, data.lower_bound
         self._columns = torch.from_numpy(np.stack(columns).astype(np.int64)).to(device)
-        self.state_graph = np.repeat(np.arange(len(data)), np.diff(data.state_offset))  # (S,) of every state
+        self.state_graph = np.repeat(np.arange(len(data)), np.diff(data.state_offset))  # (S,) graph of each state
 
     def state_ids(self, split: str) -> np.ndarray:
-        """The states of the graphs of `train` or `validation`, ascending."""
+        """The states of the graphs of a split (`train` or `validation`), in ascending order."""
         return np.flatnonzero(np.isin(self.state_graph, self.data.indices(split)))
 
     def graphs(self, ids: np.ndarray, num_graphs: int, seed: int = 0, step: int = 0) -> GraphBatch:
@@ -176,8 +176,8 @@ class DeviceDataset:
         )
 
     def states(self, ids: np.ndarray, num_states: int, seed: int = 0, step: int | None = None) -> StateBatch | None:
-        """The states `ids`, each with a horizon drawn by (seed, step, state); without a step with that of the file, or
-        the whole search if it is shorter. num_states: of the step on all ranks. None if there are no states.
+        """The states `ids`, None if there are none. Horizons are drawn by (seed, step, state); if step is None, they
+        are those of the exported file, or the ends of shorter searches. num_states: states in the step on all ranks.
         """
         if not len(ids):
             return None
@@ -201,12 +201,12 @@ class DeviceDataset:
         )
 
     def _horizon(self, i: int, rounds: int, draw: list[int] | None) -> int:
-        """For how many rounds to predict in the long search of graph i, at round `rounds`: as a call of the file does,
-        or until the search ends; with draw, a seed, a random number of them, or 0 for the colors of its label.
+        """Return the number of rounds to predict for the long search of graph i, from its start on, at round `rounds`:
+        as in the exported file, or until the search ends. draw: seed of a random horizon instead; 0 means unlimited.
         """
         longest, is_over = int(self.data.search_rounds[i]), self.data.search_colors[i] <= self.data.clique[i]
         called = HORIZON * rounds
-        is_recorded = called <= longest or bool(is_over)  # after its end, nothing changes
+        is_recorded = called <= longest or bool(is_over)  # nothing changes after the lower bound is reached
         if draw is None:
             return called if is_recorded else longest
         kind, u = np.random.default_rng(draw).random(2)
@@ -215,8 +215,8 @@ class DeviceDataset:
         return called if kind < CALL_SHARE and is_recorded else round(rounds * (longest / rounds) ** u)
 
     def _outlook(self, i: int, rounds: int, horizon: int) -> tuple[int, int, int]:
-        """What came after round `rounds` of the long search of graph i: the colors at that round, how many of them were
-        saved until the horizon, and the round of the last of these.
+        """Return what came after round `rounds` of the long search of graph i: the number of colors at that round, the
+        number of colors saved from it to the horizon (0: unlimited), and the round of the last color saved by then.
         """
         data, reached = self.data, ragged_row(self.data.tensors, "reached", i)
         now, then = (int(np.searchsorted(reached, r, "right")) - 1 for r in (rounds, horizon or 2**31 - 1))
@@ -228,7 +228,7 @@ class DeviceDataset:
 
 def perturbations(seed: int, step: int, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Standard normal epsilon (G, NUM_WEIGHTS) float32 and seeds of searches (G,) int64 for the graphs `ids` in a step.
-    The counter of Philox (Salmon et al. 2011) begins with step and graph, so batch mates and ranks make no difference.
+    The counter of Philox (Salmon et al. 2011) begins with step and graph, so neither batch nor rank changes them.
     """
     epsilon, seeds = np.empty((len(ids), NUM_WEIGHTS), np.float32), np.empty(len(ids), np.int64)
     for row, graph in enumerate(ids.tolist()):

@@ -1,4 +1,4 @@
-"""What a training writes down about itself: progress, console lines, metrics.jsonl, loggers and status.json."""
+"""The records of a training: progress, console lines, metrics.jsonl, loggers and status.json."""
 
 import importlib
 import json
@@ -19,31 +19,31 @@ from gnn_training.machine import require_package
 from gnn_training.settings import TrainSettings
 
 log = logging.getLogger(__name__)
-PROJECT = "coloring-gnn"  # in the logger: project or experiment
-Status = dict[str, Any]  # of status.json: how the run ended ("done", "stopped" or "failed") and its counts
+PROJECT = "coloring-gnn"  # name of the project in the logger
+Status = dict[str, Any]  # content of status.json: how the run ended ("done", "stopped" or "failed") and its counts
 
 
 @dataclass
 class Progress:
-    """Counts and scores over the whole training, without interruptions. Kept in every checkpoint."""
+    """Counts and scores of the whole training, interruptions left out. Every checkpoint has them."""
 
-    seconds: float = 0.0  # of the whole training
-    step_seconds: float = 0.0  # of steps alone
-    graphs: int = 0  # seen, repeats counted
+    seconds: float = 0.0  # time of the whole training
+    step_seconds: float = 0.0  # time of the steps alone
+    graphs: int = 0  # graphs seen, repeats counted
     gap: float | None = None  # mean colors above the best known on the validation graphs, at the last evaluation
-    first_gap: float | None = None  # at step 0
-    dsatur_gap: float | None = None  # of DSATUR
-    gain: float = 0.0  # colors fewer than the untrained rule finds,
-    gain_error: float = 0.0  # and the standard error of that mean
-    lowest_gap: float | None = None  # gap so far, None before the first evaluation
-    best_gap: float | None = None  # gap of the weights to keep,
-    best_step: int = 0  # and their step
-    evaluations_without_gain: int = 0  # since the lowest gap
+    first_gap: float | None = None  # gap at step 0
+    dsatur_gap: float | None = None  # gap of DSATUR
+    gain: float = 0.0  # mean number of colors saved in comparison with the untrained rule
+    gain_error: float = 0.0  # standard error of `gain`
+    lowest_gap: float | None = None  # lowest gap so far, None before the first evaluation
+    best_gap: float | None = None  # gap of the weights that are kept
+    best_step: int = 0  # step of the weights that are kept
+    evaluations_without_gain: int = 0  # evaluations since the lowest gap
     evaluated_at: int = -1  # step of the last evaluation
-    crossover_step: int = 0  # of the weights of the crossover network to keep
+    crossover_step: int = 0  # step of the kept weights of the crossover network
 
     def judge(self, scores: dict[str, float], step: int) -> list[str]:
-        """Note the scores of an evaluation; returns the parts of the network whose weights to keep, at first all."""
+        """Note the scores of an evaluation; return the parts of the network whose weights to keep, at first all."""
         self.gap, self.dsatur_gap, self.evaluated_at = scores["gap"], scores["dsatur_gap"], step
         self.gain, self.gain_error = scores["gain"], scores["gain_error"]
         if step == 0:
@@ -52,13 +52,13 @@ class Progress:
         is_first = self.lowest_gap is None
         if self.lowest_gap is None or self.gap < self.lowest_gap:
             self.lowest_gap, self.evaluations_without_gain = self.gap, 0
-        # Of weights that so few graphs cannot tell apart, the longest trained: lowest by chance is not best. None that
-        # are worse than the first, which may be those of another training.
+        # If so few graphs cannot tell weights apart, keep the longest trained: the lowest gap may be due to chance.
+        # Keep no weights that are worse than the first ones, which may come from another training.
         first = math.inf if self.first_gap is None else self.first_gap
         is_kept = self.gap <= min(self.lowest_gap + 2 * self.gain_error, first)
         if is_kept:
             self.best_gap, self.best_step = self.gap, step
-        # Of the crossover network, none that the held-out pairs cannot tell from those that are kept.
+        # Keep a crossover network only if the held-out pairs show that it is better than the kept one.
         is_better = is_first or scores.get("crossover_change", 0.0) > scores.get("crossover_change_error", 0.0)
         if is_better:
             self.crossover_step = step
@@ -66,13 +66,13 @@ class Progress:
         return [*parts, "crossover"] if is_better else parts
 
     def seconds_left(self, step: int, steps: int, minutes: float) -> float:
-        """Until the schedule or the time limit ends, whichever comes first, at the speed so far."""
+        """Seconds until the schedule or the time limit ends, whichever comes first, at the speed so far."""
         left = self.seconds / max(step, 1) * (steps - step)
         return min(left, max(0.0, 60 * minutes - self.seconds)) if minutes else left
 
 
 class Logger(NamedTuple):
-    """A place that gets the records, too."""
+    """A place, such as TensorBoard, that gets the records besides the run folder."""
 
     name: str
     log: Callable[[dict[str, float], int], object]  # values by name, at a step
@@ -80,7 +80,7 @@ class Logger(NamedTuple):
 
 
 def tensorboard(settings: TrainSettings, first_step: int) -> Logger:
-    """Event files in the run folder. Those of an earlier start are hidden from first_step on."""
+    """Write event files into the run folder. Those of an earlier start are hidden from first_step on."""
     from torch.utils.tensorboard import SummaryWriter  # takes 1.5 s to import
 
     writer = SummaryWriter(settings.run / run_files.CURVES_FOLDER, purge_step=first_step)
@@ -100,7 +100,7 @@ def tensorboard(settings: TrainSettings, first_step: int) -> Logger:
 
 
 def wandb(settings: TrainSettings) -> Logger:
-    """Weights & Biases. It continues the run that the run folder names. UserError says why it cannot start."""
+    """Log to Weights & Biases, in the run that the run folder names. UserError if it cannot start."""
     file = settings.run / run_files.LOGGER_ID
     if not file.exists():
         write_text(file, f"{settings.run.name}-{secrets.token_hex(4)}\n")
@@ -120,9 +120,9 @@ def require_logger(name: str | None) -> None:
 
 
 class Logbook:
-    """Records of one run, which rank 0 alone writes. reached: last step of each kind that the state to resume from
-    knows of; records past it are dropped. num_steps: of the whole training. If other ranks have taken other steps for
-    the same searches, the records get the numbers of the present ones.
+    """The records of one run, which rank 0 alone writes. reached: the last step of each kind in the state to resume
+    from; later records are dropped. num_steps: the steps of the whole training. Records of another number of ranks,
+    which needs other steps for the same searches, get the step numbers of the present ranks.
     """
 
     def __init__(self, settings: TrainSettings, reached: dict[str, int], num_steps: int, steps_per_epoch: int):
@@ -142,7 +142,7 @@ class Logbook:
         """Append numbers of one kind ("train" or "validation") at a step, and log them as a line for people."""
         values = {"epoch": step / self.steps_per_epoch, **values}
         with storage_errors(self.metrics), open(self.metrics, "r+", encoding="utf-8") as file:
-            # "a" would make another file in the place of a volume that is gone.
+            # Mode "a" would create a new file if the volume is gone.
             file.seek(0, os.SEEK_END)
             file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
         for logger in self.loggers:
@@ -151,7 +151,7 @@ class Logbook:
         log.info("step %d/%d | %s", step, self.num_steps, " | ".join(LINES[kind](values)))
 
     def close(self, status: Status) -> None:
-        """Leave status.json, and close the loggers."""
+        """Write status.json, and close the loggers."""
         write_bytes(self.run / run_files.STATUS, as_json(status))
         for logger in self.loggers:
             with errors_as_warnings(logger.name):
@@ -159,12 +159,12 @@ class Logbook:
 
 
 def step_at(epoch: float, steps_per_epoch: int) -> int:
-    """The step at which so many epochs are over."""
+    """The step at which `epoch` epochs are over."""
     return round(epoch * steps_per_epoch)
 
 
 def train_line(values: dict[str, float]) -> list[str]:
-    """Parts of the line of a log step."""
+    """The parts of the console line of a training record."""
     losses = ", ".join(f"{name} {values[name]:.2f}" for name in ("gap", "saved", "graph_type", "rounds", "crossover"))
     names = (name for name in ("search", "gradient", "waiting") if values[f"{name}_share"])  # one rank never waits
     shares = (f"{values[f'{name}_share']:.0%} {name}" for name in names)
@@ -177,7 +177,7 @@ def train_line(values: dict[str, float]) -> list[str]:
 
 
 def validation_line(values: dict[str, float]) -> list[str]:
-    """Parts of the line of an evaluation."""
+    """The parts of the console line of an evaluation."""
     others = f"untrained {values['gap'] + values['gain']:+.2f}, DSATUR {values['dsatur_gap']:+.2f}"
     parts = [f"training saves {values['gain']:.2f} ± {values['gain_error']:.2f} colors"]
     if "crossover_gain" in values:
@@ -190,8 +190,8 @@ LINES = {"train": train_line, "validation": validation_line}
 
 
 def read_metrics(path: Path) -> list[dict]:
-    """Records of metrics.jsonl. A last line that a crash cut short is left out, and so are, with a warning, those that
-    a disk has damaged.
+    """Return the records of metrics.jsonl. A last line that a crash cut short is left out. Damaged lines are left out
+    with a warning.
     """
     *lines, _ = read_bytes(path, MAX_FILE_BYTES, "name another run folder").split(b"\n") if path.exists() else [b""]
     records = []

@@ -1,4 +1,4 @@
-"""Where the time of a step goes on every rank, and what NVIDIA's library says of every GPU meanwhile."""
+"""Measure how every rank spends the time of a step, and what NVIDIA's library reports about its GPU."""
 
 import logging
 import threading
@@ -14,15 +14,15 @@ from gnn_training.distributed import Runtime
 from gnn_training.search.batches import SearchBatch, Searcher
 
 log = logging.getLogger(__name__)
-SAMPLE_SECONDS = 1.0  # between two looks at a GPU
-MAX_SAMPLES = 3600  # the last ones count, if nobody takes them
-SLOW = 1.5  # times as long as the others: a rank that takes so long for its searches is named
-SLOW_SECONDS = 0.2  # that it takes longer, at least: less is chance
+SAMPLE_SECONDS = 1.0  # time between two samples of a GPU
+MAX_SAMPLES = 3600  # largest number of samples kept; older ones are dropped
+SLOW = 1.5  # a rank is slow if its searches take at least this many times as long as those of the others
+SLOW_SECONDS = 0.2  # smallest difference from the others that makes a rank slow; less may be chance
 
 
 class GpuMonitor:
-    """Looks at a GPU every second in a thread of its own, by torch's functions for nvidia-ml-py. It says nothing on a
-    CPU, without that library, and where the driver refuses.
+    """Samples a GPU every second in its own thread, by torch's functions for nvidia-ml-py. There are no samples on a
+    CPU, without that library, or if the driver refuses.
     """
 
     def __init__(self, device: torch.device):
@@ -40,7 +40,7 @@ class GpuMonitor:
         return {name: float(np.mean([sample[name] for sample in samples])) for name in (samples or [{}])[0]}
 
     def _look(self) -> bool:
-        """Add a sample; False if there is none to get."""
+        """Add a sample; return False if none is available."""
         try:
             sample = {
                 "busy": torch.cuda.utilization(self.device) / 100,
@@ -48,7 +48,7 @@ class GpuMonitor:
                 "watts": torch.cuda.power_draw(self.device) / 1000,
                 "celsius": torch.cuda.temperature(self.device),
             }
-        except Exception:  # of many kinds: no library, an old driver, a slice of a GPU; none is worth a word
+        except Exception:  # no library, an old driver, a slice of a GPU: none is worth a message
             return False
         self._samples.append(sample)
         return True
@@ -59,29 +59,29 @@ class GpuMonitor:
 
 
 class Monitor:
-    """What the ranks have done since the last report."""
+    """Measures what the ranks do between two reports."""
 
     def __init__(self, searcher: Searcher, rt: Runtime):
         self.searcher, self.rt, self.gpu = searcher, rt, GpuMonitor(rt.device)
-        self._spans: list[tuple] = []  # of searches: when each began and ended
-        self._named: set[int] = set()  # slow ranks
+        self._spans: list[tuple] = []  # begin and end of each search
+        self._named: set[int] = set()  # slow ranks that have been reported
 
     def search(self, weights: Tensor, batch: SearchBatch, rounds: int) -> tuple[Tensor, Tensor]:
-        """Search, see `Searcher`, and note how long it takes on the device, without waiting for a GPU."""
+        """Search as a `Searcher` does, and measure its time on the device without waiting for a GPU."""
         began = self._now()
         results = self.searcher(weights, batch, rounds)
         self._spans.append((began, self._now()))
         return results
 
     def restart(self) -> None:
-        """Forget what has been so far, such as searches that were compiled first."""
+        """Forget what was measured so far, such as searches that were compiled first."""
         self._take_seconds()
         self.gpu.take()
 
     def report(self, seconds: float) -> dict[str, float]:
-        """Where the time since the last report went, as shares and as a mean over ranks: searches, gradients, waiting
-        for other ranks. And what their GPUs did. Names are those of docs/TRAINING.md. Every rank calls it. seconds: of
-        all steps since the last report.
+        """Return the shares of the time since the last report that ranks spent on searches, on gradients and on waiting
+        for other ranks, as means over ranks, and the means of every GPU. The names are those of docs/TRAINING.md. Every
+        rank must call this. seconds: the time of all steps since the last report.
         """
         ranks = self.rt.gather((self._take_seconds(), self.gpu.take(), self.rt.device_name))
         times = np.array([searches for searches, *_ in ranks])  # (ranks, steps), seconds
@@ -117,8 +117,8 @@ class Monitor:
 
 
 def shares(times: np.ndarray, seconds: float) -> dict[str, float]:
-    """Shares of `seconds` by what ranks do, the mean over ranks. times (R, S): seconds of the searches of R ranks in S
-    steps. A step ends when all ranks have a gradient, so each waits for the slowest search.
+    """The shares of `seconds` that ranks spend on each activity, means over ranks. times (R, S): seconds of the
+    searches of R ranks in S steps. A step ends when all ranks have a gradient, so each waits for the slowest search.
     """
     seconds = max(seconds, 1e-9, float(times.max(0).sum()))
     search = float(times.mean(0).sum()) / seconds
@@ -127,12 +127,12 @@ def shares(times: np.ndarray, seconds: float) -> dict[str, float]:
 
 
 def slow_ranks(seconds: np.ndarray) -> dict[int, float]:
-    """The ranks that take far longer than the others for as much work, and how many times as long as their median.
-    seconds (R,).
+    """Return the ranks whose searches take far longer than those of the others, and their ratio to the median of the
+    others. seconds (R,): the time of the searches of each rank.
     """
     slow = {}
-    for rank, mine in enumerate(seconds.tolist() if len(seconds) > 1 else ()):
+    for rank, rank_seconds in enumerate(seconds.tolist() if len(seconds) > 1 else ()):
         others = float(np.median(np.delete(seconds, rank)))
-        if mine > max(SLOW * others, others + SLOW_SECONDS):
-            slow[rank] = mine / max(others, 1e-9)
+        if rank_seconds > max(SLOW * others, others + SLOW_SECONDS):
+            slow[rank] = rank_seconds / max(others, 1e-9)
     return slow

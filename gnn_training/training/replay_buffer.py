@@ -1,4 +1,4 @@
-"""What self-play has brought: pairs of parents to learn from, pairs that are held out, and their files."""
+"""The results of self-play: pairs of parents to learn from, pairs that are held out, and their files."""
 
 import io
 from collections.abc import Container
@@ -18,13 +18,13 @@ class ReplayBuffer:
     """The pairs of the last iterations, the same on every rank. Rank 0 writes a file for every iteration."""
 
     def __init__(self, folder: Path, max_bytes: int, held_out_graphs: Container[int], rt: Runtime):
-        """max_bytes: of pairs in memory; held_out_graphs: those whose pairs are not learned from."""
+        """max_bytes: the largest size of the pairs in memory; held_out_graphs: graphs whose pairs are held out."""
         self.folder, self.max_bytes, self.held_out_graphs, self.rt = folder, max_bytes, held_out_graphs, rt
         self.iterations = dict[int, list[Pair]]()
         self.pairs, self.held_out = list[Pair](), list[Pair]()
 
     def add(self, iteration: int, pairs: list[Pair]) -> None:
-        """Add pairs, and drop the oldest iterations that there is no room for."""
+        """Add the pairs of an iteration, and drop the oldest iterations while all pairs exceed `max_bytes`."""
         self.iterations[iteration] = pairs
         while len(self.iterations) > 1 and sum(map(num_bytes, chain(*self.iterations.values()))) > self.max_bytes:
             del self.iterations[min(self.iterations)]
@@ -37,7 +37,7 @@ class ReplayBuffer:
         write_bytes(self._file(iteration), to_bytes(pairs))
 
     def load(self, iteration: int, num_nodes: np.ndarray) -> None:
-        """Add the pairs of a file. num_nodes: of all graphs. UserError if the file is damaged."""
+        """Add the pairs of a file. num_nodes: the nodes of every packed graph. UserError if the file is damaged."""
         path = self._file(iteration)
         with damaged(path, HINT):
             content = path.read_bytes() if self.rt.is_main else b""
@@ -48,12 +48,12 @@ class ReplayBuffer:
 
 
 def num_bytes(pair: Pair) -> int:
-    """Memory of a pair."""
+    """The memory of a pair, in bytes."""
     return sum(part.nbytes for part in pair[2:])
 
 
 def to_bytes(pairs: list[Pair]) -> bytes:
-    """A file of pairs, with the parts of all of them in a row."""
+    """The content of a file of pairs, with one array for each field of all pairs."""
     parts = zip(*pairs, strict=True) if pairs else iter(())
     joined = [np.array(part) if np.ndim(part[0]) < 2 else np.concatenate(part, 1) for part in parts]
     np.savez_compressed(file := io.BytesIO(), *joined)
@@ -61,7 +61,7 @@ def to_bytes(pairs: list[Pair]) -> bytes:
 
 
 def from_bytes(content: bytes, num_nodes: np.ndarray) -> list[Pair]:
-    """The pairs of a file. num_nodes: of all graphs."""
+    """Return the pairs in the content of a file. num_nodes: the nodes of every packed graph."""
     with np.load(io.BytesIO(content), allow_pickle=False) as file:
         parts = [file[name] for name in file.files]
     if not parts:

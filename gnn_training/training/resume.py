@@ -1,4 +1,4 @@
-"""What a training resumes from, and what it must not replace."""
+"""Find the state that a training resumes from, and protect what it must not replace."""
 
 import logging
 import shutil
@@ -21,16 +21,16 @@ FREE_TO_CHANGE = {
 
 
 def find_state(settings: TrainSettings, data_sha256: str) -> dict | None:
-    """State to resume from, if any. Raises UserError if a training has ended there and its checkpoints are gone, or if
-    the folder has files of these names that are not a training's.
+    """Return the state to resume from, None if there is none. UserError if the checkpoints of a training that has ended
+    are gone, or if files with the names of a training's files are not those of a training.
     """
-    run, named = settings.run, settings.resume_from
+    run, origin = settings.run, settings.resume_from
     state = checkpoint.load_newest(run / run_files.CHECKPOINT_FOLDER)
-    if named and (state is None or state["resumed_from"] != str(named)):  # else a start before has gone back to it
-        state = load_named(run, named)
+    if origin and (state is None or state["resumed_from"] != str(origin)):  # else an earlier start has gone back to it
+        state = load_named(run, origin)
         require_same(settings, data_sha256, state)  # before anything is moved
         set_later_aside(run, state)
-        copy_games(run, named)
+        copy_games(run, origin)
     hint = "name another --run folder, or empty this one"
     if state is None and (ended := run / run_files.STATUS).exists():
         with damaged(ended, hint):
@@ -44,7 +44,7 @@ def find_state(settings: TrainSettings, data_sha256: str) -> dict | None:
 
 
 def require_same(settings: TrainSettings, data_sha256: str, state: dict) -> None:
-    """A run resumes only with its own settings and graphs: others belong in another folder."""
+    """Raise UserError unless the run has its own settings and graphs: others belong in another folder."""
     then, now = state["settings"], settings.model_dump(mode="json")
     run, hint = settings.run, "name another --run folder"
     if then.keys() != now.keys() or state["progress"].keys() != asdict(Progress()).keys():
@@ -57,8 +57,8 @@ def require_same(settings: TrainSettings, data_sha256: str, state: dict) -> None
 
 
 def load_named(run: Path, path: Path) -> dict:
-    """State of a checkpoint of the run folder, given by its name or path, or of another folder. Raises UserError: as
-    `load`, or the run folder has a training of its own.
+    """Return the state of a checkpoint of the run folder, given by name or path, or of another folder. UserError as in
+    `load`, or if the checkpoint is of another folder and the run folder has a training of its own.
     """
     folder = run / run_files.CHECKPOINT_FOLDER
     path = folder / path if path.parent == Path() else path
@@ -68,7 +68,7 @@ def load_named(run: Path, path: Path) -> dict:
 
 
 def copy_games(run: Path, path: Path) -> None:
-    """Copy the games of self-play that belong to a checkpoint of another folder, which are beside it or above."""
+    """Copy the games of self-play of a checkpoint in another folder. They lie beside it or one folder above."""
     target = run / run_files.GAMES_FOLDER
     for folder in (path.parent, path.parent / target.name, path.parent.parent / target.name):
         games = sorted(folder.glob(run_files.GAMES))
@@ -81,8 +81,8 @@ def copy_games(run: Path, path: Path) -> None:
 
 
 def set_later_aside(run: Path, state: dict) -> None:
-    """Move later checkpoints than a state into a new folder in the run folder, with copies of what changes from then
-    on, games included, so that nothing is lost.
+    """Move the checkpoints later than `state` into a new folder in the run folder. Copy the files that later steps
+    change into it as well, games included, so that nothing is lost.
     """
     path = run / run_files.CHECKPOINT_FOLDER / f"step-{state['step']:08d}.pt"
     if later := sorted(each for each in path.parent.glob(run_files.CHECKPOINTS) if each > path):

@@ -1,4 +1,4 @@
-"""Before the first step: does this GPU find what a CPU finds, and has it room for the largest step?"""
+"""Checks before the first step: does this GPU find what a CPU finds, and has it memory for the largest step?"""
 
 import logging
 from copy import deepcopy
@@ -14,13 +14,13 @@ from gnn_training.training.learner import SIGMA, Learner
 from gnn_training.training.loader import GraphBatch, GraphLoader, StateBatch
 
 log = logging.getLogger(__name__)
-GRAPHS, ROUNDS = 16, 200  # of a batch that is compared, and of a search
-MIN_AGREEMENT = 0.98  # share of searches that must find the same: rounding may make one go another way
+GRAPHS, ROUNDS = 16, 200  # graphs in a batch to compare, rounds of a search
+MIN_AGREEMENT = 0.98  # share of searches that must find the same; rounding may make a few differ
 
 
 def self_check(learner: Learner, loader: GraphLoader, rt: Runtime) -> list[dict]:
-    """Search two batches twice on every GPU, compare with the CPU, and take the largest step of the training, all
-    without changing anything. Return what every rank found; nothing on CPUs. Raises MachineError on all ranks: a GPU
+    """Search two batches twice on every GPU, compare the results with a CPU, and try the largest step of the training.
+    Nothing is changed. Return the reports of all ranks, an empty list on CPUs. MachineError on all ranks if a GPU
     searches wrongly.
     """
     if rt.device.type == "cpu":
@@ -51,10 +51,10 @@ def self_check(learner: Learner, loader: GraphLoader, rt: Runtime) -> list[dict]
 
 
 def agreement_with_cpu(learner: Learner, loader: GraphLoader) -> float:
-    """Share of the searches in two batches that find the colors and conflicts of a CPU, both times."""
+    """The share of the searches of two batches, each made twice, that find the colors and conflicts of a CPU."""
     ids, rule, right = loader.sampler.indices, learner.network.rule.detach(), []
     ids = ids[np.linspace(0, len(ids) - 1, 2 * GRAPHS).astype(int)]
-    for number in (0, 1, 0, 1):  # what is left from one launch would show in the next
+    for number in (0, 1, 0, 1):  # data left over from one launch would change the next
         batch = loader.dataset.graphs(ids[number::2], GRAPHS, step=number)
         weights = rule + SIGMA * torch.stack([batch.epsilon, -batch.epsilon])
         outcomes, expected = (search(weights, batch, ROUNDS) for search in (learner.search, search_on_cpu))
@@ -63,7 +63,7 @@ def agreement_with_cpu(learner: Learner, loader: GraphLoader) -> float:
 
 
 def try_largest_step(learner: Learner, loader: GraphLoader) -> None:
-    """Try a step with the graphs, states and pairs that take most."""
+    """Try a step with the most expensive graphs, with pairs of the largest graphs, and with states."""
     settings, ranks, pairs = learner.settings, learner.rt.world_size, None
     if settings.self_play:
         pairs = trial_pairs(loader.dataset, loader.sampler.indices, settings.batch_pairs, ranks)
@@ -71,7 +71,7 @@ def try_largest_step(learner: Learner, loader: GraphLoader) -> None:
 
 
 def try_step(learner: Learner, graphs: GraphBatch, states: StateBatch | None, pairs: PairBatch | None = None) -> None:
-    """Take a step, for the memory and the compiled code that it needs, and leave everything as it was."""
+    """Take a step, which compiles code and allocates memory, and restore the former state."""
     before = deepcopy(learner.state())
     learner.update(graphs, states, pairs)
     learner.load_state(before)

@@ -1,7 +1,7 @@
-"""Self-play: searches in the background, whose pairs of parents the crossover network learns from.
+"""Self-play: searches in the background give pairs of parents, from which the crossover network learns.
 
-An iteration is many games, see `training/games.py`, with the same weights. A game is a function of seed, iteration and
-weights, on any number of ranks; the clock decides how many there are, unless `--games` does.
+An iteration is many games (see `training/games.py`) with the same weights. A game depends on seed, iteration, number
+and weights, but not on the ranks. The clock decides how many games an iteration has, unless `--games` does.
 """
 
 import logging
@@ -25,11 +25,11 @@ from gnn_training.training.loader import DeviceDataset
 from gnn_training.training.replay_buffer import ReplayBuffer
 
 log = logging.getLogger(__name__)
-ITERATIONS = 10  # of a training, with the same number of steps between them
-FIRST_GAMES = 8  # of the first iteration on cores, which measures how many games the others can have
-HELD_OUT = 8  # one of so many games is on a validation graph
+ITERATIONS = 10  # iterations in a training, with the same number of steps between them
+FIRST_GAMES = 8  # games of the first iteration on cores, which measures how many games the others can have
+HELD_OUT = 8  # one game in this many is on a validation graph
 GAMES, CHOICE = 10, 11  # purposes of random generators
-WAIT_SECONDS = 0.5  # between two looks whether another rank has got a signal to stop
+WAIT_SECONDS = 0.5  # time between two checks whether any rank has a signal to stop
 
 
 class SelfPlay:
@@ -39,13 +39,13 @@ class SelfPlay:
         """graphs: positions of the training graphs to play on."""
         self.settings, self.dataset, self.rt, data = settings, dataset, rt, dataset.data
         is_played = (data.num_nodes <= PLAYED_NODES) & (data.dsatur_colors > data.lower_bound)
-        selection = data.selection(settings.validation_graphs)  # of which no report scores a graph
+        selection = data.selection(settings.validation_graphs)  # no report scores these graphs
         graphs, held_out = (ids[is_played[ids]] for ids in (graphs, selection))
         self.graphs, self.held_out_graphs = graphs, np.random.default_rng(settings.seed).permutation(held_out).tolist()
         folder, max_bytes = settings.run / run_files.GAMES_FOLDER, 2**20 * settings.replay_mib
         self.buffer = ReplayBuffer(folder, max_bytes, {*self.held_out_graphs}, rt)
         self.is_on = settings.self_play > 0 and len(graphs) > 0
-        self.num_played, self.games = 0, settings.games  # iterations, and the games of each, 0 until they are counted
+        self.num_played, self.games = 0, settings.games  # iterations; games in each, 0 until it is known
         self.fits_gpu, self.slots = np.zeros(len(data), dtype=bool), 0  # games that the GPU plays at the same time
         if has_kernels(rt.device):
             from gnn_training.search.gpu_searches import fitting  # loads numba's CUDA
@@ -53,12 +53,12 @@ class SelfPlay:
 
             self.fits_gpu, self.slots = fitting(data.num_nodes, data.dsatur_colors, rt.device), slots(rt.device)
         self._pool = ThreadPoolExecutor(torch.get_num_threads())
-        self._iteration: Iteration | None = None  # that is being played
+        self._iteration: Iteration | None = None  # the one being played
 
     def advance(self, step: int, num_steps: int, network: CrossoverNetwork, is_interrupted: Callable[[], bool]) -> bool:
-        """Before a step: take in the iterations that are due, and begin the next one with this network. False if the
-        training has been interrupted while they were played; they are then left out. is_interrupted: the same answer
-        on all ranks.
+        """Before a step, add the pairs of the iterations that are due, and begin the next iteration with this network.
+        False if the training is interrupted while an iteration is played, which is then left out. is_interrupted:
+        returns the same on all ranks.
         """
         while self.is_on and self.num_played < ITERATIONS and self.num_played <= step * ITERATIONS // num_steps:
             iteration = self._iteration or self._begin(network.weights())
@@ -70,7 +70,7 @@ class SelfPlay:
         return True
 
     def batch(self, step: int) -> PairBatch | None:
-        """Pairs of a step for this rank, drawn by (seed, step); None if there are none yet."""
+        """Return the pairs of this rank in a step, drawn by (seed, step), or None if there are none yet."""
         pairs = self.buffer.pairs
         if not pairs:
             return None
@@ -79,12 +79,12 @@ class SelfPlay:
         return PairBatch(batch_of([pairs[i] for i in places[self.rt.rank :: ranks]], self.dataset), len(places))
 
     def state(self) -> dict:
-        """What a checkpoint needs; the pairs are in files beside it."""
+        """Return what a checkpoint needs; the pairs are in files of their own."""
         weights = [torch.from_numpy(part) for part in self._iteration.weights] if self._iteration else []
         return {"num_played": self.num_played, "games": self.games, "weights": weights}
 
     def load_state(self, state: dict) -> None:
-        """Read the pairs, and begin the iteration again that was being played."""
+        """Read the pairs, and begin again the iteration that was being played."""
         self.num_played, self.games = state["num_played"], state["games"]
         for number in range(self.num_played):
             self.buffer.load(number, self.dataset.data.num_nodes)
@@ -98,14 +98,14 @@ class SelfPlay:
         self._pool.shutdown()
 
     def _begin(self, weights: CrossoverWeights) -> Iteration:
-        """Let this rank's games of the next iteration run."""
+        """Begin this rank's games of the next iteration."""
         compile_all()
-        mine = list(self._planned())[self.rt.rank :: self.rt.world_size]
-        self._iteration = Iteration(mine, weights, self.dataset, self.fits_gpu, self._pool)
+        rank_games = list(self._planned())[self.rt.rank :: self.rt.world_size]
+        self._iteration = Iteration(rank_games, weights, self.dataset, self.fits_gpu, self._pool)
         return self._iteration
 
     def _planned(self) -> Iterator[PlannedGame]:
-        """The games of the next iteration on all ranks."""
+        """Yield the games of the next iteration on all ranks."""
         rng = np.random.default_rng([self.settings.seed, self.num_played, GAMES])
         count = self.games or sum(self.rt.gather(self.slots)) or FIRST_GAMES  # at first, enough for all GPUs
         for number in range(count):
@@ -115,14 +115,14 @@ class SelfPlay:
             yield PlannedGame(number, int(graph), int(rng.integers(2**31)))
 
     def _wait(self, iteration: Iteration, is_interrupted: Callable[[], bool]) -> bool:
-        """Wait for the games of all ranks; False if the training is interrupted."""
+        """Wait for the games of all ranks; return False if the training is interrupted."""
         while self.rt.any_rank(not iteration.wait(WAIT_SECONDS))[0]:
             if is_interrupted():
                 return False
         return True
 
     def _take(self, iteration: Iteration) -> None:
-        """Add what the games of all ranks have brought, and count how many games the other iterations can have."""
+        """Add the pairs of the games of all ranks. The first time, set the number of games in the other iterations."""
         rt = self.rt
         played = sorted(chain(*rt.gather(iteration.finished())))
         pairs, seconds = [pair for game in played for pair in game.pairs], sum(game.seconds for game in played)

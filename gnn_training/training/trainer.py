@@ -28,19 +28,19 @@ from gnn_training.training.self_play import SelfPlay
 from gnn_training.training.validation import PairValidation, Validation, explain_best
 
 log = logging.getLogger(__name__)
-SYNC_STEPS = 10  # between two looks at what a GPU has computed; each look waits for it
+SYNC_STEPS = 10  # steps between two reads of what a GPU has computed; each read waits for it
 
 
 def prepare(settings: TrainSettings, data: PackedGraphs, rt: Runtime) -> tuple[GraphLoader, Monitor, Learner]:
-    """All that the steps of a training need; the monitor times the searches of the learner."""
+    """Return what the steps of a training need; the monitor times the searches of the learner."""
     loader, monitor = GraphLoader(settings, data, rt), Monitor(searcher_for(data, rt.device), rt)
     num_steps = settings.num_steps(loader.sampler.graphs_per_step)
     return loader, monitor, Learner(settings, monitor.search, rt, num_steps)
 
 
 class Trainer:
-    """The parts of one training and its progress. The constructor leaves the run folder alone, and talks to no other
-    rank, but for DDP, which copies the first weights.
+    """The parts of one training and its progress. The constructor leaves the run folder alone. It communicates with no
+    other rank, except that DDP copies the first weights.
     """
 
     def __init__(self, settings: TrainSettings, data: PackedGraphs, rt: Runtime):
@@ -50,7 +50,7 @@ class Trainer:
         self.self_play = SelfPlay(settings, self.loader.dataset, self.loader.sampler.indices, rt)
         initial = self.learner.average.crossover
         self.pair_validation = PairValidation(self.self_play.buffer, self.loader.dataset, initial, rt)
-        self.best_state: dict = {}  # what best.pt has: the best weights of every part of the network, and their origin
+        self.best_state: dict = {}  # content of best.pt: the best weights of each part of the network, and their origin
         self.progress, self.self_check = Progress(), list[dict]()
         self.logbook: Logbook | None = None
         self.counted_until = 0.0  # see `_add_time`
@@ -62,13 +62,13 @@ class Trainer:
             ended = self._loop(signals)
             self._save()
         except UserError as error:
-            with suppress(StorageError):  # the first error is the one to tell
+            with suppress(StorageError):  # only the first error is reported
                 self._close({"status": "failed", "reason": str(error), "self_check": self.self_check})
             raise
         finally:
             self.self_play.close()
         learner, rt = self.learner, self.rt
-        crossover = self._explain_crossover() if ended == "done" else {}  # a signal leaves seconds
+        crossover = self._explain_crossover() if ended == "done" else {}  # a signal leaves only seconds
         self._close({"status": ended, "step": learner.step, "ranks": rt.world_size, "device": rt.device_name,
                      "self_check": self.self_check, "skipped_steps": int(learner.skipped_steps),
                      **crossover, **asdict(self.progress)})  # fmt: skip
@@ -81,23 +81,23 @@ class Trainer:
         return ended
 
     def _start(self) -> None:
-        """Restore what there is, check the GPUs, and open the logbook."""
+        """Resume from a state if there is one, check the GPUs, and open the logbook."""
         self._restore()
         self.self_check = self_check(self.learner, self.loader, self.rt)
         if self.rt.is_main:
-            # A checkpoint may have come before the evaluation of its own step, which is then done again.
+            # If a checkpoint was written before the evaluation of its step, that evaluation is done again.
             reached = {"train": self.learner.step, "validation": self.progress.evaluated_at}
             self.logbook = Logbook(self.settings, reached, self.learner.num_steps, len(self.loader.sampler))
         self.counted_until = time.monotonic()
 
     def _loop(self, signals: Sequence[float]) -> str:
-        """Take the steps. What ends them is known on all ranks alike: a function of the step, or a reduced number."""
+        """Take the steps; return how they ended. All ranks end alike, by a function of the step or a reduced number."""
         settings, learner, progress, rt = self.settings, self.learner, self.progress, self.rt
         evaluate_every = settings.evaluate_every or -(-learner.num_steps // EVALUATIONS)
-        sync_every = math.gcd(SYNC_STEPS, settings.log_every) if rt.device.type == "cuda" else 1  # a look waits for it
+        sync_every = math.gcd(SYNC_STEPS, settings.log_every) if rt.device.type == "cuda" else 1  # a read waits for it
 
         def interrupted() -> list[bool]:
-            """Whether a signal has come to any rank, and whether the time is over."""
+            """Whether any rank has received a signal, and whether the time of any rank is over."""
             return rt.any_rank(bool(signals), self._is_out_of_time())
 
         stopped, out_of_time = interrupted()
@@ -119,7 +119,7 @@ class Trainer:
                 stopped, out_of_time = interrupted()
                 continue
             rate = learner.learning_rate
-            self._add_time()  # of what came between
+            self._add_time()  # time of what came between two steps
             graphs, states = next(batches)
             learner.update(graphs, states, self.self_play.batch(learner.step))
             if learner.step % sync_every == 0:
@@ -135,7 +135,7 @@ class Trainer:
                 self._save()
 
     def _add_time(self) -> float:
-        """Count the time since the last call, and return it."""
+        """Add the time since the last call to the progress, and return it."""
         before, self.counted_until = self.counted_until, time.monotonic()
         self.progress.seconds += self.counted_until - before
         return self.counted_until - before
@@ -157,7 +157,7 @@ class Trainer:
         self.logbook.record("train", step, values)
 
     def _evaluate(self) -> None:
-        """Score the averaged weights, unless those of this step have been, and keep them if they are the best."""
+        """Score the averaged weights, unless this step has been evaluated, and keep them if they are the best."""
         step = self.learner.step
         if step == self.progress.evaluated_at:
             return
@@ -172,7 +172,7 @@ class Trainer:
             self._keep(better)
 
     def _keep(self, parts: list[str]) -> None:
-        """Take these parts of the averaged weights into the best ones."""
+        """Replace these parts of the best weights with the averaged weights."""
         exported = self.learner.exported_state()
         better = {name: weight for name, weight in exported["network"].items() if name.split(".")[0] in parts}
         copies = {name: weight.to("cpu", copy=True) for name, weight in better.items()}
@@ -185,7 +185,7 @@ class Trainer:
             checkpoint.save(self.settings.run / run_files.BEST, self.best_state)
 
     def _explain_crossover(self) -> Status:
-        """For the log and the status: which weights of the crossover network are the best, and why."""
+        """Log which weights of the crossover network are the best and why; return this for the status."""
         best = self._best_crossover()
         explanation = explain_best(self.progress.crossover_step, self.pair_validation.scores(best, best))
         if self.rt.is_main:
@@ -193,7 +193,7 @@ class Trainer:
         return {"crossover": explanation}
 
     def _best_crossover(self) -> CrossoverNetwork:
-        """With the best weights; the present ones before the first evaluation."""
+        """The crossover network with the best weights, or the present ones before the first evaluation."""
         state = self.best_state.get("network") or self.learner.average.state_dict()
         return ColoringNetwork.from_state(state).crossover.to(self.rt.device)
 
@@ -210,8 +210,8 @@ class Trainer:
             checkpoint.save_step(folder, self.learner.step, state, self.settings.keep)
 
     def _restore(self) -> None:
-        """Continue from the state to resume from, which rank 0 reads for all ranks, or begin with the weights that are
-        named.
+        """Continue from the state to resume from, which rank 0 reads for all ranks, or else begin with the weights that
+        the settings name.
         """
         settings, rt, sha256 = self.settings, self.rt, self.data_sha256
         if rt.any_rank(sha256 != rt.broadcast(sha256))[0]:
@@ -227,7 +227,7 @@ class Trainer:
             self._announce(f"resuming at step {self.learner.step}" if state else "starting")
 
     def _continue(self, state: dict) -> None:
-        """Go on from a state, perhaps of another number of ranks."""
+        """Continue from a state, perhaps one of another number of ranks."""
         with damaged(f"the newest in {self.settings.run / run_files.CHECKPOINT_FOLDER}", "delete it"):
             self.learner.load_state(state)
             self.self_play.load_state(state["self_play"])
@@ -238,7 +238,7 @@ class Trainer:
         self._save_best()  # a kill may have come between an evaluation and a checkpoint
 
     def _renumber(self, steps_per_epoch: int) -> None:
-        """Count steps of the present number of ranks, which differ for the same searches. steps_per_epoch: before."""
+        """Convert the numbers of steps to the present number of ranks. steps_per_epoch: the former number."""
 
         def now(step: int) -> int:
             return step_at(step / steps_per_epoch, len(self.loader.sampler))
@@ -250,7 +250,7 @@ class Trainer:
         self._save()
 
     def _announce(self, beginning: str) -> None:
-        """Write the settings, and log what is trained on what."""
+        """Write the settings, and log the numbers of steps, graphs, devices and parameters."""
         write_text(self.settings.run / run_files.CONFIG, self.settings.model_dump_json(indent=2) + "\n")
         sampler, num_parameters = self.loader.sampler, sum(p.numel() for p in self.learner.network.parameters())
         log.info(

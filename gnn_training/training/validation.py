@@ -1,5 +1,5 @@
-"""What an evaluation scores, every graph and every pair counted once: on the validation graphs, what a caller of the
-exported program would get; on the held-out pairs of self-play, how well the crossover network predicts children.
+"""The scores of an evaluation, where every graph and every pair counts once. Validation graphs show what a caller of
+the exported program would get; held-out pairs of self-play show how well the crossover network predicts children.
 """
 
 import copy
@@ -26,11 +26,11 @@ from gnn_training.training.replay_buffer import ReplayBuffer
 
 log = logging.getLogger(__name__)
 STATE_BATCH, PAIR_BATCH = 16, 64
-MIN_HELD_OUT_GRAPHS = 6  # for a comparison: fewer cannot tell its error
+MIN_HELD_OUT_GRAPHS = 6  # fewest graphs for a comparison; its error cannot be told from fewer
 
 
 class Validation:
-    """The validation graphs."""
+    """The scores on the validation graphs."""
 
     def __init__(self, settings: TrainSettings, dataset: DeviceDataset, search: Searcher, rt: Runtime):
         self.dataset, self.search, self.rt, self.rounds = dataset, search, rt, settings.validation_rounds
@@ -51,12 +51,12 @@ class Validation:
 
     @cached_property
     def untrained(self) -> list[Tensor]:
-        """Colors (G,) that the untrained rule finds, of every batch."""
+        """The number of colors (G,) that the untrained rule finds, for every batch."""
         weights = torch.from_numpy(rule.untrained()).to(self.rt.device)
         return [self._colors(weights, self.dataset.graphs(ids, len(ids))) for ids in self.batches]
 
     def scores(self, network: ColoringNetwork) -> dict[str, float]:
-        """Means over all graphs on all ranks, and their number, by the names of docs/TRAINING.md."""
+        """Return means over all graphs on all ranks, and the number of graphs, by the names of docs/TRAINING.md."""
         totals = self.rt.total(self.sums(network).cpu()).tolist()
         graphs, *sums, squares, num_states, errors, num_typed, num_right = totals
         means = {name: total / graphs for name, total in zip(("gap", "at_best_known", "gain"), sums, strict=True)}
@@ -67,7 +67,7 @@ class Validation:
 
     @torch.no_grad()
     def sums(self, network: ColoringNetwork) -> Tensor:
-        """What `scores` needs of this rank's graphs and states: (9,). Searches do not make the host wait for a GPU."""
+        """Return the sums (9,) over this rank's graphs and states. Searches do not make the host wait for a GPU."""
         of_graphs, of_states = (torch.zeros(n, dtype=torch.float64, device=self.rt.device) for n in (5, 4))
         for number, ids in enumerate(self.batches):
             batch = self.dataset.graphs(ids, len(ids))
@@ -85,7 +85,7 @@ class Validation:
 
     @torch.no_grad()
     def _colors(self, weights: Tensor, batch: GraphBatch) -> Tensor:
-        """Colors (G,) that a search with the weights (NUM_WEIGHTS,) finds."""
+        """The number of colors (G,) that a search with the weights (NUM_WEIGHTS,) finds."""
         return self.search(weights.expand_as(batch.epsilon)[None], batch, self.rounds)[0][0]
 
 
@@ -94,15 +94,15 @@ def _sums(*values: Tensor) -> Tensor:
 
 
 class PairValidation:
-    """The pairs of self-play that are held out."""
+    """The scores on the held-out pairs of self-play."""
 
     def __init__(self, buffer: ReplayBuffer, dataset: DeviceDataset, initial: CrossoverNetwork, rt: Runtime):
-        """initial: the network before the training, of which this keeps a copy."""
+        """initial: the network before the training, which is copied."""
         self.buffer, self.dataset, self.initial, self.rt = buffer, dataset, copy.deepcopy(initial), rt
 
     def scores(self, network: CrossoverNetwork, best: CrossoverNetwork) -> dict[str, float]:
-        """How well a network predicts the conflicts of children, on all ranks, beside the initial one and the best so
-        far, by the names of docs/TRAINING.md; empty if the pairs are of too few graphs.
+        """Score how well a network predicts the conflicts of children, by itself and in comparison with the initial
+        network and the best one so far, by the names of docs/TRAINING.md. Empty if the pairs are of too few graphs.
         """
         pairs = self.buffer.held_out
         _, graph = np.unique([pair.graph for pair in pairs], return_inverse=True)
@@ -130,7 +130,7 @@ class PairValidation:
 
 
 def explain_best(step: int, scores: Mapping[str, float]) -> str:
-    """Which weights of the crossover network are kept, and why. step: of these; scores: theirs."""
+    """Tell which weights of the crossover network are kept, and why. step, scores: of the kept weights."""
     if "crossover_gain" not in scores:
         return "the first weights are kept: there was no self-play, or too few validation graphs to judge it"
     gain, error, pairs = (scores[name] for name in ("crossover_gain", "crossover_gain_error", "held_out_pairs"))
