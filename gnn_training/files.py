@@ -161,13 +161,14 @@ def first_mismatch(sums: bytes, contents: Contents, needed: Iterable[str]) -> st
     for line in sums.decode(errors="replace").splitlines():
         digest, _, name = line.partition("  ")
         if name not in contents or hashlib.sha256(contents[name]).hexdigest() != digest:
-            return name or line
+            return name or line or "a line without a name"
         right.add(name)
     return next((name for name in needed if name not in right), None)
 
 
 def read_checked(folder: Path, names: Iterable[str], hint: str) -> Contents:
     """Files of a folder, SUMS_FILE among them. UserError as `read_bytes`, and if one differs from its checksum."""
+    names = list(names)
     contents = {name: read_bytes(folder / name, MAX_FILE_BYTES, hint) for name in (SUMS_FILE, *names)}
     if name := first_mismatch(contents[SUMS_FILE], contents, names):
         raise UserError(f"{folder / name}: differs from its checksum in {SUMS_FILE}; {hint}")

@@ -77,6 +77,7 @@ def test_checksums_name_the_first_file_that_is_missing_or_differs(tmp_path: Path
         files.first_mismatch(sums, {"a": b"one"}, "") == files.first_mismatch(sums, {"a": b"one", "b": b"2"}, "") == "b"
     )
     assert files.first_mismatch(sums, contents, "abc") == "c"
+    assert files.first_mismatch(b"\n" + sums, {"a": b"1"}, "") == "a line without a name"  # and not nothing
     (tmp_path / "a").write_bytes(b"one")
     assert sums.startswith(f"{files.sha256(tmp_path / 'a')}  a\n".encode())
 
