@@ -138,7 +138,7 @@ class TrainSettings(Settings):
     this program. `None` starts with random weights.
     """
     resume_from: PathOrNone = None
-    """Checkpoint to go on from: step-00000200.pt in the run folder, or another path; by default the newest one there."""
+    """Checkpoint to go on from: step-00000200.pt in the run folder, or another path; by default the newest."""
     rounds: Rounds = 1500
     """Rounds of every search in training; in a round, a few nodes change their color."""
     steps: Count = 0
@@ -172,7 +172,7 @@ class TrainSettings(Settings):
     0.05 times it. By default 0.01, or 0.04 from random weights.
     """
     lr_scaling: Literal["none", "sqrt", "linear"] = "none"
-    """How the learning rate grows with the number of ranks: not at all, like its square root, or in proportion."""
+    """How the learning rate grows with the ranks: not at all, like their square root, or in proportion."""
     warmup_steps: Count = 10
     """Number of steps in which the learning rate rises, before it falls to 0 along half a cosine."""
     weight_decay: Amount = 0.01
@@ -305,7 +305,7 @@ class EvaluateSettings(SearchSettings):
     seconds: Amount = 0.0
     """Also let `color` search each graph for this many seconds; 0 leaves it out."""
     calls: Count = 0
-    """Most graphs to give to the model, in one call each; 0 takes all. The other graphs get no score of one call."""
+    """Most graphs to give to the model, in one call each; 0 takes all. The others get no score of one call."""
     tabucol: bool = False
     """Also run TabuCol and the search with trained, untrained and shipped weights, each for --seconds (0.2 s if 0) on
     one thread, and TabuCol for the time of the call.
@@ -358,7 +358,7 @@ class ColorSettings(SearchSettings):
     seconds: Amount = 10.0
     """Most seconds to spend on each graph."""
     seed: Seed = 0
-    """Random seed: another one may find another coloring, of the same quality."""
+    """Random seed: another one may find another coloring."""
 
     @model_validator(mode="after")
     def _picture_has_a_format(self) -> Self:
