@@ -118,7 +118,7 @@ class ImportSettings(LabelSettings):
 
 class TrainSettings(Settings):
     device: Device = "auto"
-    """Where to compute: auto takes the GPUs, or the CPU if there are none."""
+    """Where to compute: auto takes the GPUs, or the CPU if there is no GPU."""
     ranks: Workers = 0
     """Number of training processes (ranks); 0 starts one per GPU or, without GPUs, one per core, at most 8."""
     gpus: Annotated[GpuNumbers | None, _optional("NUMBERS")] = None
@@ -128,7 +128,7 @@ class TrainSettings(Settings):
     data: Path = Path("training_data/full")
     """Folder of graphs to train on, as `generate` or `import` has written it."""
     run: Annotated[Path, tyro.conf.arg(aliases=["--run-folder"])] = Path("runs/cpu")
-    """Run folder: for the checkpoints and records of a training. A training that is there already goes on."""
+    """Run folder for the checkpoints and records of a training. A training that is already there goes on."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Number format; auto takes bf16 if the hardware has it, else fp16 on a GPU and fp32 on a CPU."""
     seed: Seed = 0
@@ -138,7 +138,7 @@ class TrainSettings(Settings):
     this program. `None` starts with random weights.
     """
     resume_from: PathOrNone = None
-    """Checkpoint to go on from, step-00000200.pt of the run folder or another path; by default the newest there."""
+    """Checkpoint to go on from: step-00000200.pt in the run folder, or another path; by default the newest."""
     rounds: Rounds = 1500
     """Rounds of every search in training; in a round, a few nodes change their color."""
     steps: Count = 0
@@ -172,7 +172,7 @@ class TrainSettings(Settings):
     0.05 times it. By default 0.01, or 0.04 from random weights.
     """
     lr_scaling: Literal["none", "sqrt", "linear"] = "none"
-    """How the learning rate grows with the number of ranks: not, like its square root, or in proportion."""
+    """How the learning rate grows with the ranks: not at all, like their square root, or in proportion."""
     warmup_steps: Count = 10
     """Number of steps in which the learning rate rises, before it falls to 0 along half a cosine."""
     weight_decay: Amount = 0.01
@@ -303,9 +303,9 @@ class EvaluateSettings(SearchSettings):
     best_known: PathOrNone = None
     """CSV file with the columns name and best_known: the fewest colors known for each graph."""
     seconds: Amount = 0.0
-    """Let `color` search each graph for so many seconds, too; 0 leaves it out."""
+    """Also let `color` search each graph for this many seconds; 0 leaves it out."""
     calls: Count = 0
-    """Most graphs to give to the model in one call each; 0 takes all. The others have no score of one call."""
+    """Most graphs to give to the model, in one call each; 0 takes all. The others get no score of one call."""
     tabucol: bool = False
     """Also run TabuCol and the search with trained, untrained and shipped weights, each for --seconds (0.2 s if 0) on
     one thread, and TabuCol for the time of the call.
@@ -352,13 +352,13 @@ class ColorSettings(SearchSettings):
     start: PathOrNone = None
     """Coloring of this graph to improve, a file as -o writes it; -o may name the same file."""
     equitable: bool = False
-    """Of colorings with equally few colors, look for one whose classes have almost the same size."""
+    """Among colorings with equally few colors, look for one whose classes have almost the same size."""
     picture: PathOrNone = None
     """PNG or SVG file for a picture of the graph, of up to 400 nodes and 10,000 edges; needs the extra [picture]."""
     seconds: Amount = 10.0
     """Most seconds to spend on each graph."""
     seed: Seed = 0
-    """Random seed: another one may find another coloring, of the same quality."""
+    """Random seed: another one may find another coloring."""
 
     @model_validator(mode="after")
     def _picture_has_a_format(self) -> Self:
