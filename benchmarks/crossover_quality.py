@@ -46,7 +46,7 @@ KINDS = {f"G(n,{p})": partial(gnp, p) for p in (0.3, 0.5, 0.7, 0.9)} | {
     "exam timetables": applications.exam_timetable, "geometric": families.FAMILIES["geometric"].draw,
     "Leighton": families.FAMILIES["leighton"].draw, "Latin squares": latin_square,
 }  # fmt: skip
-GENERATIONS = 10, 100  # that HEAD needs of the graphs to train and measure on
+GENERATIONS = 10, 100  # fewest and most that HEAD may need on a measured graph
 LIMIT = 60  # generations of a measured search; one without a solution counts as twice as many
 CHOOSING = range(1000, 1003)  # seeds of the searches that choose k; others measure
 
@@ -63,19 +63,19 @@ class Watched(Worker):
     """A thread of a search that counts its moves."""
 
     def __init__(self, lists: NeighbourLists, colors: np.ndarray, weights: CrossoverWeights, seed: int):
-        """colors (N,): a coloring without gaps, whose number of colors is to fall."""
+        """colors (N,): a coloring without gaps, whose number of colors the search lowers."""
         super().__init__(Portfolio(lists, colors, Budget(math.inf, seed=seed), SearchWeights(None, weights)), seed)
         self.moves = 0
 
     def tabucol(self, colors: np.ndarray, k: int, moves: int) -> kernels.TabuResult:
-        """As in other threads."""
-        found = super().tabucol(colors, k, moves)
-        self.moves += found.moves
-        return found
+        """Run TabuCol and count its moves."""
+        result = super().tabucol(colors, k, moves)
+        self.moves += result.moves
+        return result
 
 
 def solve(task: Task, weights: CrossoverWeights, seed: int, limit: int = LIMIT) -> tuple[float, float, bool]:
-    """Moves and seconds until a graph has k colors, and whether it has; twice those of `limit` generations, if not."""
+    """Moves and seconds until a graph has k colors, and whether it has; if not, twice those of `limit` generations."""
     n, start = task.lists.num_nodes, time.process_time()
     worker = Watched(task.lists, np.arange(n) % (task.k + 1), weights, seed)  # no better than a random coloring
     turns = crossover_search(worker)
@@ -112,7 +112,7 @@ class Graphs:
         self.out.write_bytes(pickle.dumps(tasks))
 
     def colors(self, kind: str, lists: NeighbourLists) -> int | None:
-        """The most colors for which the median of three searches needs GENERATIONS; None if no number has it."""
+        """The largest k for which the median of three searches needs GENERATIONS; None if there is no such k."""
         fewest, most = GENERATIONS
         k = int(kernels.dsatur(*lists).max()) + 1
         step = max(1, k // 12)
@@ -164,13 +164,13 @@ class Colors:
 
     def run(self) -> None:
         """Print the mean colors of every network less those of HEAD, with one standard error over graphs."""
-        arms, found = arms_of(self.weights), []
+        arms, means = arms_of(self.weights), []
         for number in range(self.graphs):
             graph, seeds = any_graph(np.random.default_rng([self.seed, number]), self.sizes), range(self.searches)
             each = [[colors_after(self.seconds, graph, arm, seed) for seed in seeds] for arm in arms]
-            found.append(np.mean(each, 1))
-            saved = mean_and_error(np.array(found) - np.array(found)[:, :1])
-            print(len(found), *map("{:+.3f} ± {:.3f}".format, *saved), flush=True)
+            means.append(np.mean(each, 1))
+            saved = mean_and_error(np.array(means) - np.array(means)[:, :1])
+            print(len(means), *map("{:+.3f} ± {:.3f}".format, *saved), flush=True)
 
 
 @dataclass(frozen=True)
@@ -188,14 +188,14 @@ class Measure:
         """Print a table: geometric means of ratios to HEAD, with one standard error over graphs."""
         tasks, arms = pickle.loads(self.graphs.read_bytes()), arms_of(self.weights)
         solve(tasks[0], arms[0], 0, 1)  # compiles
-        found: dict[str, np.ndarray] = {}  # (graphs, searches, arms, 3)
+        results: dict[str, np.ndarray] = {}  # by kind: (graphs, searches, arms, 3)
         for kind in dict.fromkeys(task.kind for task in tasks):
             chosen = [task for task in tasks if task.kind == kind][: self.graphs_per_kind]
             seeds = range(self.searches)
-            found[kind] = np.array([[[solve(task, arm, seed) for arm in arms] for seed in seeds] for task in chosen])
-            print(kind, *cells(found[kind]), flush=True)
-        found["all"] = np.concatenate(list(found.values()))
-        rows = [[kind, *cells(each)] for kind, each in found.items()]
+            results[kind] = np.array([[[solve(task, arm, seed) for arm in arms] for seed in seeds] for task in chosen])
+            print(kind, *cells(results[kind]), flush=True)
+        results["all"] = np.concatenate(list(results.values()))
+        rows = [[kind, *cells(each)] for kind, each in results.items()]
         names = ["kind", "graphs", "solved"]
         names += [f"{what}, network {number}" for number in range(1, len(arms)) for what in ("moves", "seconds")]
         print_tables(markdown_table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))))

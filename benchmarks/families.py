@@ -104,14 +104,12 @@ def graphs_of(family: str, options: Options) -> Iterator[OpenGraph]:
 def timed_search(graph: OpenGraph, weights: np.ndarray, rounds: int, seed: int) -> tuple[int, float]:
     """Colors found in so many rounds, and the seconds of this thread."""
     started = time.thread_time()
-    found = search_graph(graph.lists, SearchTask(graph.first, rounds, seed, graph.clique), weights)
-    return found.num_colors, time.thread_time() - started
+    result = search_graph(graph.lists, SearchTask(graph.first, rounds, seed, graph.clique), weights)
+    return result.num_colors, time.thread_time() - started
 
 
 def savings(graph: OpenGraph, weights: np.ndarray, seed: int) -> tuple[int, int]:
-    """Colors that these weights save over the untrained rule in as many rounds, and in as many as fit into its
-    seconds.
-    """
+    """Colors that these weights save over the untrained rule, in equal rounds and in equal time."""
     before, allowed = timed_search(graph, rule.untrained(), ROUNDS, seed)
     colors, taken = timed_search(graph, weights, ROUNDS, seed)
     fitting = min(math.ceil(ROUNDS * allowed / max(taken, 1e-6)), 4 * ROUNDS)
@@ -127,7 +125,7 @@ def main(options: Options) -> None:
     """Search and print the table."""
     compile_all()
     rules = [checkpoint.read_weights(path)["rule"].numpy() for path in options.models]
-    saved: dict[str, np.ndarray] = {}  # by family: (graphs, models, 2), of a graph without a search 0
+    saved: dict[str, np.ndarray] = {}  # by family: (graphs, models, 2), 0 for a graph without a search
     for family in (*REALISTIC, *KEPT_OUT, *RANDOM):
         rows = np.zeros((options.graphs, len(rules), 2))
         for row, graph in zip(rows, graphs_of(family, options), strict=False):

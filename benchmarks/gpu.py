@@ -47,13 +47,13 @@ from gnn_training.training.trainer import prepare
 
 log = logging.getLogger("gnn_training")
 GIB = 2**30
-COPIES = 20  # of a GiB if there is room, to measure the bandwidth
-COMPARED_CHILDREN = 64  # of a generation, at most
+COPIES = 20  # copies, of a GiB if there is room, to measure the bandwidth
+COMPARED_CHILDREN = 64  # most children of a generation that are compared
 COMPARED = {"steps": 20, "rounds": 500, "batch_size": 24, "warmup_steps": 1}  # seconds of a few cores
 MAX_DIFFERENCE = 0.1  # between the mean gaps on GPU and CPU
-NUM_SIZES = 5  # of graphs, from the smallest to the largest
+NUM_SIZES = 5  # sizes of graphs, from the smallest to the largest
 GPU_SEARCHES, CORE_SEARCHES = 528, 8  # at the same time on a GPU, and for each core
-BATCHES = 1 / 8, 1 / 2, 1, 4  # times the batch of the preset
+BATCHES = 1 / 8, 1 / 2, 1, 4  # sizes of batches, as multiples of the preset's
 WARM_UP = 11  # steps: in its first ten, DistributedDataParallel waits for the GPU
 Row = dict[str, Any]  # column: number or text
 
@@ -99,7 +99,7 @@ def describe(options: Options) -> Iterator[Row]:
     size = min(GIB, torch.cuda.mem_get_info()[0] // 4)
     source = torch.empty(size, dtype=torch.uint8, device="cuda")
     copy = Timer("target.copy_(source)", globals={"source": source, "target": torch.empty_like(source)})
-    found = {
+    facts = {
         "GPU": torch.cuda.get_device_name(),
         "GPUs": machine.num_gpus(),
         "GiB of a GPU": torch.cuda.mem_get_info()[1] / GIB,
@@ -110,7 +110,7 @@ def describe(options: Options) -> Iterator[Row]:
         "cores": machine.num_cores(),
         "GiB of memory free": machine.available_bytes() / GIB,
     }
-    yield from ({"": name, "found": value} for name, value in found.items())
+    yield from ({"": name, "found": value} for name, value in facts.items())
 
 
 def compare(options: Options) -> Iterator[Row]:
@@ -121,9 +121,9 @@ def compare(options: Options) -> Iterator[Row]:
     """
     gaps = []
     for device, precision in (("cpu", "fp32"), ("cuda", "fp32"), ("cuda", "bf16")):
-        found = _learn(options.training(**COMPARED, device=device, precision=precision))
-        gaps.append(found["gap"])
-        yield {"device": f"{device} {precision}", **found}
+        terms = _learn(options.training(**COMPARED, device=device, precision=precision))
+        gaps.append(terms["gap"])
+        yield {"device": f"{device} {precision}", **terms}
     if not abs(gaps[1] - gaps[0]) <= MAX_DIFFERENCE:  # nor NaN
         raise MachineError(f"the mean gap is {gaps[1]:.2f} on the GPU and {gaps[0]:.2f} on the CPU: report it")
 
@@ -186,11 +186,11 @@ def children_by_size(options: Options) -> Iterator[Row]:
              for row, seed in zip(rows[:COMPARED_CHILDREN], seeds, strict=False)]
         )  # fmt: skip
         started = time.perf_counter()
-        found = [each.long().view(-1, 2, n) for each in generation(GENERATION)[1:]]
+        children = [each.long().view(-1, 2, n) for each in generation(GENERATION)[1:]]
         torch.cuda.synchronize()
         middle = time.perf_counter()
         zeros = torch.zeros(count // 2, dtype=torch.long, device=device)
-        crossover(zeros, zeros + k, *found, torch.ones(count // 2, 2, dtype=torch.bool, device=device)).cpu()
+        crossover(zeros, zeros + k, *children, torch.ones(count // 2, 2, dtype=torch.bool, device=device)).cpu()
         yield {"nodes": n, "colors": k, "same children": float(same),
                "children per second": count / (middle - started),
                "crossed per second": count / 2 / (time.perf_counter() - middle)}  # fmt: skip
@@ -240,9 +240,9 @@ def steps_by_ranks(options: Options) -> Iterator[Row]:
 
 @in_group
 def timed_steps(settings: TrainSettings, rt: Runtime, seconds: float) -> Row:
-    """Speed and memory of `settings.steps`, or of as many as take so many seconds if these are fewer or it is 0."""
+    """Speed and memory of `settings.steps` steps, or of those that fit into the seconds if fewer or if it is 0."""
     if rt.device.type == "cpu":
-        torch.set_num_threads(1)  # a rank is a core, as where there are as many ranks as cores
+        torch.set_num_threads(1)  # a rank takes one core, as if there were a rank for every core
     loader, monitor, learner = prepare(settings, PackedGraphs.open(settings.data), rt)
     batches = loader.starting_at(0)
     for batch in islice(batches, len(loader.sampler) + WARM_UP):  # an epoch first: every graph is prepared once
@@ -304,10 +304,10 @@ def page(found: dict[str, Row]) -> str:
 def note(out: Path, name: str, **changes: Any) -> None:
     """Write what a part has found, or why it failed."""
     file = out / "gpu.json"
-    found = json.loads(file.read_text()) if file.exists() else {}
-    found[name] = {"rows": [], "failed": ""} | found.get(name, {}) | changes
-    files.write_bytes(file, files.as_json(found))
-    files.write_text(out / "gpu.md", page(found))
+    parts = json.loads(file.read_text()) if file.exists() else {}
+    parts[name] = {"rows": [], "failed": ""} | parts.get(name, {}) | changes
+    files.write_bytes(file, files.as_json(parts))
+    files.write_text(out / "gpu.md", page(parts))
 
 
 def measure_part(name: str, options: Options, parent: int) -> None:
@@ -329,7 +329,7 @@ def measure_part(name: str, options: Options, parent: int) -> None:
 
 
 def end_of_process(name: str, options: Options) -> str:
-    """Measure one part in a process of its own. Returns why it ended before its time; nothing if it did not."""
+    """Measure one part in a process of its own. Return why it ended before its time; "" if it did not."""
     process = multiprocessing.get_context("spawn").Process(target=measure_part, args=(name, options, os.getpid()))
     process.start()
     try:
@@ -345,7 +345,7 @@ def end_of_process(name: str, options: Options) -> str:
 
 
 def main(options: Options) -> None:
-    """Measure the parts. Raises UserError: the options are wrong, or parts have failed."""
+    """Measure the parts. UserError if the options are wrong or parts have failed."""
     if unknown := set(options.parts) - PARTS.keys():
         raise UserError(f"--parts {' '.join(unknown)}: the parts are {', '.join(PARTS)}")
     PackedGraphs.open(options.data)

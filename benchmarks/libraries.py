@@ -22,7 +22,7 @@ from gnn_training.data.sources import read
 from gnn_training.report.page import as_networkx
 from gnn_training.search.portfolio import compile_all
 
-TRIAL, MOST = 100, 1_000_000  # iterations
+TRIAL, MOST = 100, 1_000_000  # fewest and most iterations of a local search
 STRATEGIES = (
     "random_sequential", "connected_sequential_bfs", "independent_set", "largest_first", "smallest_last", "DSATUR",
 )  # fmt: skip
@@ -37,8 +37,8 @@ def measured(color: Callable[[], dict]) -> tuple[int, float]:
 
 
 def iterations(search: Callable[..., dict], seconds: float) -> int:
-    """Iterations of a local search of gcol that fill the seconds, clique and DSATUR included: those of a trial that
-    takes a fifth, scaled; MOST where it ends before.
+    """The number of iterations with which a local search of gcol fills the seconds, clique and DSATUR included. It is
+    scaled up from a trial that takes a fifth; MOST if the search ends before.
     """
     start, limit, spent = measured(partial(search, it_limit=0))[1], TRIAL, 0.0
     while spent < seconds / 5 and limit < MOST:

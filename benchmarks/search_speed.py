@@ -30,7 +30,7 @@ from gnn_training.search.search_kernel import SearchTask, search_graph
 
 HEADING = "## Measured\n"  # the last section of a page, which is replaced
 DENSITY, BATCH = 0.5, 16
-ROUNDS = 200  # of a call that is measured
+ROUNDS = 200  # rounds of a measured call
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -58,7 +58,7 @@ def rounds_per_second(run: Callable[[int], object], seconds: float) -> float:
 
 
 def forms(num_nodes: int) -> dict[str, Callable[[int], object]]:
-    """The search in its forms, in random graphs of so many nodes: functions of the number of rounds."""
+    """The forms of the search by name, as functions of the number of rounds, in random graphs of `num_nodes` nodes."""
     rng, rule, model = np.random.default_rng(num_nodes), initial_rule(), Model()
     graphs = [Graph.from_adjacency(rng.random((num_nodes, num_nodes)) < DENSITY) for _ in range(BATCH)]
     lists = [graph.csr() for graph in graphs]

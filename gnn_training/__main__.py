@@ -57,7 +57,7 @@ def main(args: Sequence[str] | None = None) -> int:
     """
     atexit.register(gc.freeze)  # otherwise the last collection takes a second for what torch has loaded
     _set_up_output()
-    os.environ["MPLBACKEND"] = "agg"  # figures are files; a notebook names one that is not there
+    os.environ["MPLBACKEND"] = "agg"  # figures go to files; a notebook names a backend that is not there
     # Before torch loads OpenMP: beside other work, threads that spin while they wait take up to ten times as long.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
@@ -94,7 +94,7 @@ def _set_up_output() -> None:
 
 
 def _without_output(exit_code: int) -> int:
-    """The exit code. What is left of the output, which Python writes at its end, goes nowhere."""
+    """Return the exit code, and send what is left of the output, which Python writes at its end, nowhere."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return exit_code
 

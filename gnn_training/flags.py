@@ -13,7 +13,7 @@ from gnn_training.errors import UserError
 from gnn_training.files import read_json
 from gnn_training.settings import PathOrNone, Settings, TrainSettings, from_preset
 
-BOXES = {  # of --help, for the flags of a training; the others come first
+BOXES = {  # boxes of --help for the flags of a training; other flags come first
     "input": ("data", "recipe", "seed", "weights", "resume_from"),
     "output": ("run", "models", "checkpoint_every", "keep", "log_every", "logger", "tensorboard", "tensorboard_host"),
     "machine": ("device", "ranks", "gpus", "precision", "assume", "price_per_hour", "stop_pod"),
@@ -55,7 +55,7 @@ def parse(kind: type[Settings], program: str, description: str, flags: Sequence[
 
 
 def _in_boxes(both: type[BaseModel], titles: dict[str, tuple[str, ...]]) -> tuple[Any, dict[str, Any]]:
-    """The same settings with settings inside, which tyro's help shows in boxes; and the models of these by title."""
+    """The same settings, grouped into models that tyro's help shows as boxes; and these models by title."""
     types = get_type_hints(both, include_extras=True)
     fields: dict[str, Any] = {name: (types[name], field) for name, field in both.model_fields.items()}
     boxes: dict[str, Any] = {}
@@ -67,7 +67,7 @@ def _in_boxes(both: type[BaseModel], titles: dict[str, tuple[str, ...]]) -> tupl
 
 
 def _default(kind: type[Settings], flags: Sequence[str]) -> Settings | None:
-    """Settings for flags that are not given, by --settings, --preset and the environment; None: those of the kind."""
+    """The values of flags that are not given, by --settings, --preset and the environment, or None."""
     scan = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for flag in ("--preset", "--settings"):
         scan.add_argument(flag, nargs="?")

@@ -11,15 +11,15 @@ from gnn_training.contract import MODEL_FILE, MODEL_FILES, SUMS_FILE
 from gnn_training.errors import UserError
 from gnn_training.machine import require_package
 
-# SUMS_FILE names them.
+# The files that SUMS_FILE names.
 FILES = (*MODEL_FILES, run_files.CONFIG, run_files.REPORT, run_files.ARCHIVE_MANIFEST)
 NAME = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@(.+))?")
 
 
 def model_file(name: Path | str) -> Path:
-    """The path of a model file. Of hf://owner/name or hf://owner/name@revision, the files are fetched first and their
-    checksums checked; without a connection, those of the cache are taken. UserError if there is no such model, it
-    cannot be fetched, or a file differs from its checksum.
+    """The path of a model file. For hf://owner/name or hf://owner/name@revision, the files are fetched first, or taken
+    from the cache without a connection, and their checksums are checked. UserError if there is no such model, it cannot
+    be fetched, or a file differs from its checksum.
     """
     if not str(name).startswith("hf:"):
         if NAME.fullmatch(f"hf://{name}") and not Path(name).suffix and not os.path.exists(name):

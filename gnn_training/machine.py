@@ -1,5 +1,5 @@
 """What this machine offers to this process: cores, memory, ports, packages, folders that outlive the container, and the
-GPUs that torch can use. AMD's are those of NVIDIA to a ROCm build of torch, which also reads CUDA_VISIBLE_DEVICES.
+GPUs that torch can use. A ROCm build of torch shows AMD's GPUs like NVIDIA's, and reads CUDA_VISIBLE_DEVICES.
 """
 
 import functools
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 CONTROL_GROUPS = Path("/sys/fs/cgroup")  # cgroups(7)
 OWN_GROUPS = Path("/proc/self/cgroup")
 MOUNTS = Path("/proc/self/mountinfo")  # proc_pid_mountinfo(5)
-# Limit and use of the memory of a control group, and the part of the use that is a cache of files: versions 2 and 1.
+# Names of the memory limit, the memory in use and the file cache in it, for control groups of versions 2 and 1.
 MEMORY = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -30,7 +30,7 @@ MEMORY = (
 DEVICES = (Path("/dev/nvidiactl"), Path("/dev/kfd"))  # in every container that was given a GPU of NVIDIA or of AMD
 PODS = ("RUNPOD_POD_ID", "KUBERNETES_SERVICE_HOST")  # set where files cannot be copied out of an ended container
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-SMI_SECONDS = 20  # eight GPUs without persistence mode take ten
+SMI_SECONDS = 20  # limit for nvidia-smi; with eight GPUs without persistence mode it takes ten
 
 
 def num_cores() -> int:
@@ -61,7 +61,7 @@ def _control_groups(controller: str) -> list[Path]:
 
 
 def usable_threads(requested: int) -> int:
-    """The requested number of threads, 0 for all cores, but no more: they would only wait for each other."""
+    """The requested number of threads (0: one per core), at most one per core: more would only wait for each other."""
     if requested > (cores := num_cores()):
         log.warning("%d of %d threads are used: this process has no more cores", cores, requested)
     return min(requested or cores, cores)
@@ -73,8 +73,8 @@ def threads_per_rank(num_ranks: int) -> int:
 
 
 def available_bytes() -> int:
-    """The free memory of the machine or of a control group, such as that of a container, whichever is less. The system
-    takes back the memory of a cache of files when it is needed.
+    """The free memory of the machine or of a control group, such as that of a container, whichever is less. The memory
+    of the file cache counts as free, because the system takes it back when it is needed.
     """
     lines = Path("/proc/meminfo").read_text().splitlines()
     free = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
@@ -105,8 +105,8 @@ def require_package(package: str, user: str, install: str) -> None:
 
 
 def require_storage(folders: Sequence[Path]) -> str | None:
-    """A warning if files in one of these folders, of which the last has the results, stay in this container.
-    StorageError if they could not be fetched from there.
+    """Return a warning if files in one of these folders stay in this container; the last folder has the results.
+    StorageError if the files could not be fetched from there.
     """
     workspace = os.environ.get("GNN_WORKSPACE")
     mount = f'start with -v "$PWD":{workspace}'
@@ -123,7 +123,7 @@ def require_storage(folders: Sequence[Path]) -> str | None:
 
 
 def copy_command(folder: Path) -> str:
-    """The command that copies a folder out of this container; nothing if it outlives the container."""
+    """The command that copies a folder out of this container; "" if the folder outlives the container."""
     if _storage(folder) != "container":
         return ""
     # Docker and podman mount /etc/hostname from a folder with the name of the container.
@@ -223,7 +223,7 @@ def describe_gpu(number: int) -> str:
 
 @functools.cache
 def output_of(*command: str) -> str:
-    """What a command prints, good or bad; nothing if it is not there. MachineError if it hangs."""
+    """What a command prints, even if it fails; "" if there is no such command. MachineError if it hangs."""
     if not shutil.which(command[0]):
         return ""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")

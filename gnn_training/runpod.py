@@ -12,14 +12,12 @@ from gnn_training.errors import MachineError, UserError
 
 log = logging.getLogger(__name__)
 API = "https://api.runpod.io/v2"
-BACKOFF = 5.0  # seconds between tries: 0, twice this, then ever twice as many
+BACKOFF = 5.0  # seconds; the waits between tries are 0, twice this, then twice the last one
 ANSWER_SECONDS = 30.0
 
 
 def require_pod(environ: Mapping[str, str]) -> None:
-    """Refuse at the start what would keep the pod from being stopped at the end. UserError if a variable is missing or
-    malformed.
-    """
+    """Check that the pod can be stopped at the end. UserError if a variable is missing or malformed."""
     if not re.fullmatch(r"[\w-]+", environ.get("RUNPOD_POD_ID", ""), re.ASCII):
         raise UserError("stop_pod needs RUNPOD_POD_ID, which RunPod sets in its pods: leave --stop-pod out elsewhere")
     if not re.fullmatch(r"[!-~]+", environ.get("RUNPOD_API_KEY", "")):
@@ -40,7 +38,7 @@ def stop_pod(environ: Mapping[str, str], api: str = API, backoff: float = BACKOF
         answer = urllib3.request(
             "POST", f"{api}/pods/{pod}/action", json={"action": "stop"}, retries=retries, timeout=ANSWER_SECONDS,
             headers={"Authorization": f"Bearer {environ['RUNPOD_API_KEY']}"},
-            redirect=False,  # which would carry the key to another server
+            redirect=False,  # a redirect would carry the key to another server
         )  # fmt: skip
         refusal = "" if answer.status < 300 else f"HTTP {answer.status} {answer.reason}"
     except HTTPError as error:

@@ -1,7 +1,7 @@
 """Families of graphs that people color: timetables, measurements, derivatives, frequencies, registers, puzzles.
 
-A function draw(rng, n) makes an Instance of about n nodes. Where nodes are in conflict because they need the same
-resource, a matrix of nodes and resources makes the graph.
+Every family is a function draw(rng, n) that returns an Instance of about n nodes. Where two nodes conflict because they
+need the same resource, the graph comes from a matrix of nodes and resources.
 """
 
 import math
@@ -16,13 +16,13 @@ from gnn_training.graph import Graph, Instance
 
 
 def conflict_graph(uses: np.ndarray) -> Graph:
-    """Graph of the rows of a matrix (N, R): two are adjacent if they have a column where neither is 0."""
+    """The conflict graph of the rows of a matrix (N, R): two rows are adjacent if some column is nonzero in both."""
     used = (uses != 0).astype(np.float32)
     return Graph.from_adjacency(used @ used.T > 0)
 
 
 def sharing_links(network: nx.Graph, paths: Sequence[Sequence[int]]) -> Graph:
-    """Graph of paths of nodes in a network: two are adjacent if they share a link."""
+    """The conflict graph of paths, sequences of nodes of a network: two are adjacent if they share a link."""
     link = {frozenset(edge): number for number, edge in enumerate(network.edges)}
     uses = np.zeros((len(paths), len(link)))
     for row, path in zip(uses, paths, strict=True):
@@ -31,13 +31,13 @@ def sharing_links(network: nx.Graph, paths: Sequence[Sequence[int]]) -> Graph:
 
 
 def log_uniform(rng: Generator, low: float, high: float) -> float:
-    """A number between two others, uniform in its logarithm."""
+    """Draw a number between `low` and `high` whose logarithm is uniformly distributed."""
     return math.exp(rng.uniform(math.log(low), math.log(high)))
 
 
 def exam_timetable(rng: Generator, n: int) -> Instance:
-    """Exams, adjacent if a student takes both. Students take two to seven exams, most of them of their programme,
-    popular ones more often. As the graphs of Carter, Laporte and Lee, Examination timetabling (1996).
+    """Exams, adjacent if a student takes both. A student takes two to seven exams, most of them of one programme, and
+    popular exams more often. Modelled on Carter, Laporte and Lee, Examination timetabling (1996).
     """
     num_programmes, num_students = max(1, round(n / log_uniform(rng, 12, 100))), round(n * log_uniform(rng, 3, 24))
     programme = rng.integers(num_programmes, size=n)
@@ -54,8 +54,8 @@ def exam_timetable(rng: Generator, n: int) -> Instance:
 
 
 def course_timetable(rng: Generator, n: int) -> Instance:
-    """Lectures, adjacent if they are of one course, of courses in one curriculum, or of one teacher. As in the second
-    timetabling competition (Di Gaspero, McCollum and Schaerf, ITC-2007, track 3), with some students' own choices.
+    """Lectures, adjacent if they have the same course, curriculum or teacher. As in the second timetabling competition
+    (Di Gaspero, McCollum and Schaerf, ITC-2007, track 3); curricula also get random courses, as students' own choices.
     """
     course = np.repeat(np.arange(n), rng.integers(1, 7, size=n))[:n]
     num_courses = int(course[-1]) + 1
@@ -72,7 +72,7 @@ def course_timetable(rng: Generator, n: int) -> Instance:
 
 
 def pauli_strings(rng: Generator, n: int) -> Instance:
-    """Products of Pauli matrices on a few qubits each, adjacent if they do not commute, or do not on some qubit: those
+    """Products of Pauli matrices on a few qubits each, adjacent if they do not commute, or not on some qubit. Products
     of one color are measured at once. As in Verteletskyi, Yen and Izmaylov, Measurement optimization (2020).
     """
     num_qubits = int(rng.integers(6, 25))
@@ -83,14 +83,14 @@ def pauli_strings(rng: Generator, n: int) -> Instance:
 
 
 def molecule_strings(rng: Generator, n: int) -> Instance:
-    """Pauli strings of a molecule: one- and two-body terms that keep the spin, by the transformation of Jordan and
-    Wigner (1928). Some terms are left out, as small integrals are. As in Gokhale and others, Minimizing state
-    preparations (2019).
+    """Pauli strings of a molecule: the one- and two-body terms that conserve spin, after the transformation of Jordan
+    and Wigner (1928). Random terms are left out, as chemists leave out small integrals. As in Gokhale and others,
+    Minimizing state preparations (2019).
     """
     num_orbitals = next(m for m in range(6, 40, 2) if m**4 / 12 > n * 1.2)
     num_orbitals += 2 * int(rng.integers(0, 3))
     signs = np.array([xy for xy in np.ndindex(2, 2, 2, 2) if sum(xy) % 2 == 0])  # 0 for X, 1 for Y
-    z = np.diag(np.full(num_orbitals, 3))  # a row for each orbital: Z there
+    z = np.diag(np.full(num_orbitals, 3))  # one row per orbital, with a Z on that orbital
     strings = []
     for p, q in combinations(range(num_orbitals), 2):
         strings.append(z[[p]] + z[q])
@@ -98,7 +98,7 @@ def molecule_strings(rng: Generator, n: int) -> Instance:
             for letter in (1, 2):
                 string = z[p + 1 : q].sum(0)
                 string[[p, q]] = letter
-                strings += [string[None], string ^ np.delete(z, [p, q], axis=0)]  # twice Z is nothing
+                strings += [string[None], string ^ np.delete(z, [p, q], axis=0)]  # Z times Z is the identity
     for p, q, r, s in combinations(range(num_orbitals), 4):
         if (p + q + r + s) % 2 == 0:
             block = np.tile(z[p + 1 : q].sum(0) + z[r + 1 : s].sum(0), (len(signs), 1))
@@ -109,7 +109,7 @@ def molecule_strings(rng: Generator, n: int) -> Instance:
 
 
 def _commuting(rng: Generator, letters: np.ndarray) -> Instance:
-    """The graph of strings (N, qubits) of 0 for I, 1 for X, 2 for Y and 3 for Z."""
+    """The graph of Pauli strings that do not commute. letters (N, qubits): 0 for I, 1 for X, 2 for Y and 3 for Z."""
     x, z = ((letters == 1) | (letters == 2)).astype(np.float32), (letters >= 2).astype(np.float32)
     if rng.random() < 0.5:
         return Instance(Graph.from_adjacency((x @ z.T + z @ x.T) % 2 == 1))
@@ -118,8 +118,8 @@ def _commuting(rng: Generator, letters: np.ndarray) -> Instance:
 
 
 def jacobian(rng: Generator, n: int) -> Instance:
-    """Columns of a sparse matrix, adjacent if they have a common row: those of one color need one evaluation (Coleman
-    and More 1983; Gebremedhin, Manne and Pothen 2005). Stencils on a grid with holes, bands, or rows at random.
+    """Columns of a sparse matrix, adjacent if they share a row: one evaluation gives all columns of a color (Coleman
+    and More 1983; Gebremedhin, Manne and Pothen 2005). The matrix is a stencil on a grid with holes, a band, or random.
     """
     kind = rng.integers(3)
     if kind == 0:
@@ -140,8 +140,8 @@ def jacobian(rng: Generator, n: int) -> Instance:
 
 
 def frequencies(rng: Generator, n: int) -> Instance:
-    """Radio stations in towns, adjacent if they are in each other's reach, of which hills take or add some. In a
-    quarter of the graphs, those are adjacent, too, that have a station between them (Hale, Frequency assignment, 1980).
+    """Radio stations in towns, adjacent if they are within reach; hills shorten or extend the reach. In a quarter of
+    the graphs, stations with a common neighbour are adjacent, too (Hale, Frequency assignment, 1980).
     """
     towns = rng.random((max(1, round(n / log_uniform(rng, 5, 100))), 2))
     place = towns[rng.integers(len(towns), size=n)] + rng.normal(0, log_uniform(rng, 0.02, 0.3), (n, 2))
@@ -157,22 +157,22 @@ def frequencies(rng: Generator, n: int) -> Instance:
 
 
 def lightpaths(rng: Generator, n: int) -> Instance:
-    """Shortest paths between cities, more between large ones, on a Gabriel graph; adjacent if they share a link, where
-    they need different wavelengths (Zang, Jue and Mukherjee 2000).
+    """Shortest paths between cities on a Gabriel graph; large cities have more paths. Paths are adjacent if they share
+    a link, because they need different wavelengths there (Zang, Jue and Mukherjee 2000).
     """
     size = int(rng.integers(8, max(12, min(60, n // 3))))
     place, people = rng.random((size, 2)), rng.dirichlet(np.full(size, 0.5)) + 1e-3
     away = ((place[:, None] - place) ** 2).sum(2)
-    is_between = away[:, None, :] + away[None] < away[:, :, None]  # a third city in the circle of two
+    is_between = away[:, None, :] + away[None] < away[:, :, None]  # a third city in the circle whose diameter joins two
     network = nx.from_numpy_array(np.where(is_between.any(2), 0, np.sqrt(away)))
     paths = dict(nx.all_pairs_dijkstra_path(network))
-    ends = (rng.choice(size, 2, replace=False, p=people / people.sum()).tolist() for _ in range(n))
-    return Instance(sharing_links(network, [paths[source][target] for source, target in ends]))
+    city_pairs = (rng.choice(size, 2, replace=False, p=people / people.sum()).tolist() for _ in range(n))
+    return Instance(sharing_links(network, [paths[source][target] for source, target in city_pairs]))
 
 
 def registers(rng: Generator, n: int) -> Instance:
-    """Variables of a program, adjacent if both hold a value at some time. In loops they live around a circle (Hendren
-    and others 1993), elsewhere in up to four pieces (Chaitin 1982), so that the graph is not chordal.
+    """Variables of a program, adjacent if both are live at some time. In a loop, live ranges wrap around a circle
+    (Hendren and others 1993); elsewhere they have up to four pieces (Chaitin 1982). So the graph is not chordal.
     """
     times, is_loop = np.arange(4 * n), rng.random() < 0.5
     length = np.minimum(rng.exponential(4 * n * log_uniform(rng, 0.02, 0.25), (n, 1)), 3 * n) + 1
@@ -189,8 +189,8 @@ def registers(rng: Generator, n: int) -> Instance:
 
 
 def matches(rng: Generator, n: int) -> Instance:
-    """Matches of leagues and a cup, adjacent if a team is in both or both are in one stadium, so that they are in other
-    rounds. After Lewis and Thompson, Round-robin sports scheduling (2011).
+    """Matches of leagues and a cup, adjacent if they share a team or a stadium, so that they need different rounds.
+    After Lewis and Thompson, Round-robin sports scheduling (2011).
     """
     num_teams = 2 * int(rng.integers(3, max(4, min(20, math.isqrt(2 * n) // 2))))
     pairs = np.array(list(combinations(range(num_teams), 2)))

@@ -26,18 +26,18 @@ from gnn_training.graph_objects import as_graph
 def _networkx(
     model: Callable[..., nx.Graph], ranges: Sequence[tuple], rng: Generator, n: int, complement: bool = False
 ) -> Instance:
-    """A random graph of a model that networkx has. Its parameters are drawn from ranges, of integers or of floats."""
+    """A random graph of a networkx model. Its parameters are drawn from `ranges`, of integers or of floats."""
     parameters = [rng.integers(*each) if isinstance(each[0], int) else rng.uniform(*each) for each in ranges]
     graph = as_graph(model(n, *parameters, seed=int(rng.integers(2**32))))
     return Instance(Graph.from_adjacency(~graph.adjacency()) if complement else graph)
 
 
 def _interval(rng: Generator, n: int) -> Instance:
-    """Live ranges of variables. A sweep by start that reuses free colors is optimal: it needs the largest overlap."""
+    """Live ranges of variables. Coloring them by start is optimal: it needs as many colors as ranges overlap."""
     start = np.sort(rng.uniform(0, 1, n))
     end = start + rng.exponential(applications.log_uniform(rng, 0.01, 0.3), n)
     coloring = np.zeros(n, dtype=np.int16)
-    busy: list[tuple[float, int]] = []  # a heap of (until when, color)
+    busy: list[tuple[float, int]] = []  # a heap of (end of the range, color)
     for node in range(n):
         free = busy and busy[0][0] <= start[node]
         coloring[node] = heapq.heappop(busy)[1] if free else len(busy)
@@ -56,7 +56,7 @@ def _leighton(rng: Generator, n: int) -> Instance:
     num_edges = rng.uniform(0.02, 0.35) * n * (n - 1) / 2
     size = size[: int(np.searchsorted(np.cumsum(size * (size - 1) / 2), num_edges)) + 1]
     size[0] = k
-    inside = rng.random((len(size), k)).argsort(axis=1) < size[:, None]  # (cliques, k) classes that each has a node of
+    inside = rng.random((len(size), k)).argsort(axis=1) < size[:, None]  # (cliques, k) whether it has a node of a class
     member = np.stack([rng.choice(np.flatnonzero(color == c), len(size)) for c in range(k)], axis=1)
     matrix = np.zeros((n, n), dtype=bool)
     for a, b in combinations(range(k), 2):
@@ -82,7 +82,7 @@ def _mycielski(rng: Generator, n: int) -> Instance:
 def _planted(rng: Generator, n: int) -> Instance:
     """k equal classes, edges between classes only. In half of the graphs, degrees into all classes are equal."""
     p = rng.uniform(0.1, 0.9)
-    # Around the chromatic number of a random graph of this density, n log(1 / (1 - p)) / (2 log n).
+    # k is near the chromatic number of a random graph of this density, n log(1 / (1 - p)) / (2 log n).
     k = min(max(3, round(rng.uniform(0.4, 1.1) * n * -math.log1p(-p) / (2 * math.log(n)))), n // 2)
     size = -(-n // k)
     degree = round(p * size)
@@ -100,7 +100,7 @@ def _planted(rng: Generator, n: int) -> Instance:
 
 
 def _chess(rng: Generator, n: int, queen: bool) -> Instance:
-    """Squares of an m x n chess board, m < n, adjacent where a queen or a rook moves. Half of them have holes."""
+    """Squares of an m x n chess board, m < n, adjacent where a queen or a rook moves. Half of the boards have holes."""
     holes = rng.uniform(0, 0.3) * int(rng.integers(2))
     squares = n / (1 - holes)
     rows = int(rng.integers(3, max(4, math.isqrt(int(squares)) + 1)))
@@ -186,8 +186,8 @@ Sizes = tuple[tuple[int, int, float], ...]  # (fewest nodes, most nodes, share o
 
 @dataclass(frozen=True)
 class Recipe:
-    """Number of graphs per family, their sizes, the moves after which the search for a label gives up, and of how
-    many graphs one gets a long search.
+    """A set of graphs to generate: numbers of graphs per family, and sizes. moves: the search for a label gives up
+    after so many without a gain. long_search_every: one in so many graphs gets a long search; 0 for none.
     """
 
     counts: dict[str, int]
@@ -224,7 +224,7 @@ class GraphSpec:
 
 
 def graph_specs(recipe: Recipe, seed: int, graphs: int = 0) -> Iterator[GraphSpec]:
-    """The graphs of a recipe. `graphs`, if above 0, is another total with the same shares of the families."""
+    """Yield the graphs of a recipe. graphs: another total with the same shares of the families, if above 0."""
     total, before = recipe.num_graphs, 0
     requested = graphs or total
     for family, number in recipe.counts.items():

@@ -23,21 +23,21 @@ from gnn_training.data.tables import Lines, Rows, adjacency_lists, checked_size,
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
 
-MAX_VALUES = 2_000_000  # of JSON: lists, objects and quotes, which take the most memory for their bytes
+MAX_VALUES = 2_000_000  # lists, objects and quotes in a JSON file, which take the most memory per byte
 # Class ids by name, without case and punctuation. The queen and geometric families share one id.
 TYPE_IDS = {name.replace("_", ""): i for i, name in enumerate(GRAPH_TYPES)}
 TYPE_IDS |= {"registerallocation": 2, "interval": 2, "queen": 4, "geometric": 4}
 
 
 def integer(word: bytes | str) -> int:
-    """The number that a word of ASCII digits is; ValueError for all other words."""
+    """Convert a word of at most 18 ASCII digits to a number; ValueError for any other word."""
     if not (word.isascii() and word.isdigit() and len(word) <= 18):
         raise ValueError(f"{brief(word)} is not a number")
     return int(word)
 
 
 def parse_dimacs(content: bytes) -> Instance:
-    """Read one graph. Repeated edges and loops are dropped. A wrong M gives a warning, because many files have one."""
+    """Read one graph. Repeated edges and loops are dropped. A wrong number of edges M gives a warning: it is common."""
     num_nodes = stated_edges = 0
     edge_ends, unused = array("i"), set()
     with Lines(content, "{!r} is neither `c`, one `p edge N M` nor `e u v`; fix it") as lines:
@@ -57,7 +57,7 @@ def parse_dimacs(content: bytes) -> Instance:
                     num_nodes, stated_edges = checked_size(integer(n)), integer(m)
                 case [b"n", *_]:
                     unused.add("values of nodes")
-                # Comments, dimensions, coordinates, parameters.
+                # Ignored are comments (c), dimensions (d), coordinates (v) and parameters (x).
                 case [word, *_] if word[:1] != b"c" and word not in (b"d", b"v", b"x"):
                     raise ValueError
     if not num_nodes:
@@ -71,14 +71,14 @@ def parse_dimacs(content: bytes) -> Instance:
 
 
 def _counted_from_1(num_nodes: int, edge_ends: array, kind: str) -> Instance:
-    """The graph of pairs of nodes 1 to N, one after the other."""
+    """The graph of edges whose ends, numbered from 1 to N, follow each other in `edge_ends`."""
     edges = np.asarray(edge_ends).reshape(-1, 2)
     edges -= 1  # in place: there may be 20 million
     return Instance(Graph.from_edges(num_nodes, edges), names=range(1, num_nodes + 1), kind=kind)
 
 
 def parse_text(content: bytes) -> Instance:
-    """Read a table, or what is a .col or .mtx file by its content."""
+    """Read a table, or a .col or .mtx file that is recognized by its content."""
     if content.removeprefix(codecs.BOM_UTF8)[:14].lower() == b"%%matrixmarket":
         return parse_matrix_market(content)
     is_dimacs = re.search(rb"(\A|[\r\n])(p[ \t]+(edges?|col)[ \t]|e[ \t]+[0-9]+[ \t]+[0-9]+[ \t]*(\Z|[\r\n]))", content)
@@ -114,7 +114,7 @@ def parse_matrix_market(content: bytes) -> Instance:
 
 
 def _words_of_an_entry(header: bytes) -> int:
-    """How many words an entry has by the first line of a Matrix Market file."""
+    """The number of words of an entry, by the first line of a Matrix Market file. UserError if it is not sparse."""
     match header.decode(errors="replace").lower().split():
         case ["%%matrixmarket", "matrix", "coordinate", field, _]:
             return {"pattern": 2, "complex": 4}.get(field, 3)
@@ -153,9 +153,9 @@ def parse_metis(content: bytes) -> Instance:
 
 
 def parse_graphml(content: bytes) -> Instance:
-    """Read one graph. Directions and parallel edges become one edge. Nodes have the names in the data `name` or
-    `label`, or yEd's labels, if each has one of its own; else their ids. networkx would take several times the memory,
-    and would read the first of two graphs. Definitions (DTD), which could expand, are refused.
+    """Read one graph. Edges in both directions and parallel edges become one edge. Nodes are named by their data `name`
+    or `label`, or by yEd's label, if every node has one and all differ; else by their ids. networkx would take several
+    times the memory, and would read the first of two graphs. A DTD is refused, because its definitions could expand.
     """
     try:
         root = ElementTree.fromstring(content, forbid_dtd=True)
@@ -181,7 +181,7 @@ def parse_graphml(content: bytes) -> Instance:
 
 
 def _texts(root: Any, space: str, nodes: list) -> Iterator[list[str]]:
-    """What each node has as its `name`, then as its `label`, then as yEd's label; "" is nothing."""
+    """Yield the `name` of every node, then the `label` of every node, then yEd's label; "" where a node has none."""
     keys = {key.get("id"): str(key.get("attr.name")).lower() for key in root.findall(f"{space}key")}
     data = [{keys.get(each.get("key")): each for each in reversed(node.findall(f"{space}data"))} for node in nodes]
     yield from ([_text(of_node.get(title)) for of_node in data] for title in ("name", "label"))
@@ -193,9 +193,9 @@ def _text(element: Any) -> str:
 
 
 def parse_json(content: bytes) -> Instance:
-    """Read one graph of PRISM with its coloring and its graph type; each may be missing or null. Chromatic number,
-    difficulty and node features are ignored, because they are computed again. Or read networkx's node-link data.
-    UserError names a wrong entry.
+    """Read one graph of PRISM's generator, or one in networkx's node-link or adjacency data. PRISM's coloring and graph
+    type may be missing or null; its chromatic number, difficulty and node features are ignored, because they are
+    computed again. UserError names a wrong entry.
     """
     if sum(map(content.count, (b"[", b"{", b'"'))) > MAX_VALUES:
         raise UserError(f"has more than {MAX_VALUES} lists, objects and quotes; write the matrix as one list")
@@ -215,14 +215,14 @@ def _networkx(document: dict) -> Instance:
         names = [str(node["id"]).encode() for node in document["nodes"]]
         if "adjacency" in document:
             kind, rows = "adjacency data", zip(names, document["adjacency"], strict=True)
-            ends = [(head.decode(), str(node["id"])) for head, row in rows for node in row]
+            named_edges = [(head.decode(), str(node["id"])) for head, row in rows for node in row]
         else:
             kind, links = "node-link data", document["edges"] if "edges" in document else document["links"]
-            ends = [(str(link["source"]), str(link["target"])) for link in links]
+            named_edges = [(str(link["source"]), str(link["target"])) for link in links]
         position = {name: number for number, name in enumerate(names)}
         if len(position) < len(names):
             raise ValueError("two nodes have the same `id`")
-        return numbered(position, array("i", [position[end.encode()] for pair in ends for end in pair]), kind)
+        return numbered(position, array("i", [position[end.encode()] for pair in named_edges for end in pair]), kind)
     except (TypeError, KeyError, ValueError) as error:
         rule = "`nodes` must be objects with `id`, `links` or `edges` objects with such a `source` and `target`"
         raise UserError(f"is no data of networkx ({error!r}): {rule}; or `adjacency` a list of such ids") from error
@@ -257,7 +257,7 @@ def _prism(document: dict) -> Instance:
 
 
 def _whole_numbers(values: Any, below: int, key: str) -> np.ndarray:
-    """Numbers from 0 to below - 1, given flat or as a list of rows: int32."""
+    """Convert whole numbers from 0 to below - 1, a flat list or a list of rows, to int32. UserError for others."""
     try:
         is_nested = all(isinstance(row, list) for row in values)
         if is_nested and len(set(map(len, values))) > 1:
@@ -271,7 +271,7 @@ def _whole_numbers(values: Any, below: int, key: str) -> np.ndarray:
 
 
 def _graph_type(labels: dict, key: str) -> int | None:
-    """Class id, given as a number or as a name in any spelling: RandomSparse, random_sparse, ..."""
+    """The id of a graph type, given as a number or as a name in any spelling: RandomSparse, random_sparse, ..."""
     value = labels.get(key)
     if isinstance(value, str):
         value = TYPE_IDS.get("".join(filter(str.isalnum, value)).lower(), -1)
@@ -282,7 +282,7 @@ def _graph_type(labels: dict, key: str) -> int | None:
 
 
 class Format(NamedTuple):
-    """Reader of the bytes of a file, and how many of them are read."""
+    """The reader of a file format, and the largest number of bytes that a file may have."""
 
     parse: Callable[[bytes], Instance]
     limit: int

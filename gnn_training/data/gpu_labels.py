@@ -18,11 +18,11 @@ from gnn_training.search.engine import Budget, Portfolio, SearchWeights, Worker
 from gnn_training.search.gpu_islands import IslandBatch
 from gnn_training.search.gpu_searches import fitting
 
-ISLANDS = 4  # of a graph
+ISLANDS = 4  # islands per graph
 
 
 class Labeller(Worker):
-    """The search for the label of a graph, until so many moves of TabuCol were in vain or its seconds are over."""
+    """The search for the label of one graph. It ends after `moves` of TabuCol without a gain, or `seconds`."""
 
     def __init__(self, row: Row, moves: int, seconds: float, trained: SearchWeights, seed: int):
         lists = Graph.from_edges(int(row["num_nodes"]), row["edges"]).csr()
@@ -32,12 +32,12 @@ class Labeller(Worker):
         self.left = self.generations = math.ceil(moves / (2 * GENERATION))
 
     def offer(self, colors: np.ndarray) -> None:
-        """Take a better coloring, and begin to count again."""
+        """Take a better coloring, and restart the count of generations."""
         super().offer(colors)
         self.left = self.generations
 
     def on_generation(self, parents: Sequence[Parent], k: int) -> None:
-        """Count a generation of an island."""
+        """Count a generation of an island; end the search if no generation or no time is left."""
         self.left -= 1
         self.until = min(self.until, time.monotonic() + self.seconds)
         if self.left <= 0 or time.monotonic() >= self.until:
@@ -47,8 +47,9 @@ class Labeller(Worker):
 def improve_labels(
     rows: Sequence[Row], moves: Sequence[int], seconds: float, trained: SearchWeights, seed: int, gpus: Sequence[int]
 ) -> list[int]:
-    """Search longer for the labels in these rows, and change them; return the places of the graphs that are too large.
-    moves: in vain, for every graph; seconds: at most, for a graph. MachineError if a GPU does not work.
+    """Search longer for the labels in these rows, and improve them; return the places of graphs that are too large.
+    moves: for each graph, after how many without a gain its search ends; seconds: the limit per graph. MachineError if
+    a GPU does not work.
     """
     nodes, colors = (np.array([row[name] for row in rows]) for name in ("num_nodes", "num_colors"))
     fits = fitting(nodes, colors, torch.device("cuda", gpus[0]))

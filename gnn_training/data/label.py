@@ -1,5 +1,5 @@
-"""The label of one graph: a good coloring, and what a long search has seen; and a fingerprint, by which copies are
-found. Only workers load the compiled search.
+"""The label of one graph, which has a good coloring and the states of a long search; and its fingerprint, which finds
+copies. Only workers load the compiled search.
 """
 
 import hashlib
@@ -17,9 +17,9 @@ from gnn_training.graph import Graph, Instance, NeighbourLists
 if TYPE_CHECKING:
     from gnn_training.search import engine
 
-MOVE_WORK = 50  # of the search on one move, besides the visits of neighbours
-PATIENCE_NODES = 36  # up to so many, `LabelPlan.moves`; on larger graphs more in proportion
-STATES, FIRST_STATE, LATEST_STATE = 5, 16, 5  # of a long search that are kept, from round 16 to a fifth of all
+MOVE_WORK = 50  # work of a move besides visiting neighbours, in visits of one neighbour
+PATIENCE_NODES = 36  # a graph of up to so many gets `LabelPlan.moves`, a larger one more in proportion
+STATES, FIRST_STATE, LATEST_STATE = 5, 16, 5  # states kept of a long search, from round 16 to a fifth of all rounds
 
 
 def label(
@@ -43,7 +43,7 @@ def label(
     if instance.optimal:
         assert given is not None
         lower = int(given.max()) + 1
-    work = len(lists.neighbours) / graph.num_nodes + MOVE_WORK  # of a move
+    work = len(lists.neighbours) / graph.num_nodes + MOVE_WORK  # the work of a move
     patience = int(moves * work * moves_factor(graph.num_nodes))
     shares: dict[engine.Method, float] = {methods.crossover_search: 2, methods.fewer_colors: 0.5}
     if trained.rule is not None:
@@ -56,13 +56,13 @@ def label(
 
 
 def moves_factor(num_nodes: int) -> float:
-    """By how much a graph of so many nodes needs more moves than a small one."""
+    """The factor by which a graph of `num_nodes` nodes gets more moves than a small one."""
     return max(1.0, num_nodes / PATIENCE_NODES)
 
 
 def long_search(label_so_far: Label, graph: Graph, rule: np.ndarray, seed: int) -> Label:
-    """The label with a search of HORIZON times the rounds of a call: when it had how few colors, and what it had seen
-    after the rounds of a call and at STATES other times, which are drawn by `seed`.
+    """Add a search of HORIZON times the rounds of a call to a label: the rounds at which it reached fewer colors, and
+    its states after the rounds of a call and at STATES other times, which are drawn by `seed`.
     """
     from gnn_training.search.first_colorings import clique_size
     from gnn_training.search.search_kernel import SearchTask, search_graph
@@ -91,8 +91,8 @@ def long_search(label_so_far: Label, graph: Graph, rule: np.ndarray, seed: int) 
 def _features(
     end: Any, lists: NeighbourLists, num_colors: int, clique: int, reached: np.ndarray, rounds: np.ndarray
 ) -> np.ndarray:
-    """What the network sees (S, STATE_FEATURES) of the states of a search after some rounds (S,). reached: after how
-    many it had ever fewer colors.
+    """The features (S, STATE_FEATURES) that the network gets for the states of a search after `rounds` (S,). reached:
+    the rounds at which the search reached fewer colors.
     """
     import torch  # which only workers with long searches need
 
@@ -103,15 +103,15 @@ def _features(
     degrees = np.broadcast_to(np.diff(lists.offsets), colors.shape)
     of_graph = num_colors - saved, np.full(len(rounds), clique), rounds, reached[saved], end.state_conflicts
     of_node = degrees, *counts
-    degree, *rest = (torch.tensor(values, dtype=torch.float32) for values in (*of_node, *of_graph))
-    state = SearchState(torch.tensor(colors, dtype=torch.int64), *rest)
+    degree, *other_values = (torch.tensor(values, dtype=torch.float32) for values in (*of_node, *of_graph))
+    state = SearchState(torch.tensor(colors, dtype=torch.int64), *other_values)
     return features(torch.ones(colors.shape, dtype=torch.bool), degree, state, torch.arange(num_colors)).numpy()
 
 
 def fingerprint(graph: Graph) -> int:
-    """64 bits that do not depend on the order of the nodes. Above 2,000 nodes, only equal edge lists agree. Color
-    refinement (Weisfeiler and Leman 1968) over all pairs of nodes; a pair is marked by adjacency and the number of
-    common neighbours. Unlike plain refinement it tells regular graphs apart, except strongly regular ones.
+    """A 64-bit hash that does not depend on the order of the nodes; above 2,000 nodes, only equal edge lists agree. It
+    is color refinement (Weisfeiler and Leman 1968) over all pairs of nodes; a pair is marked by adjacency and the
+    number of common neighbours. Unlike plain refinement, this tells regular graphs apart, except strongly regular ones.
     """
     if graph.num_nodes > 2_000:  # N x N costs too much
         content = np.int64(graph.num_nodes).tobytes() + graph.edges.tobytes()

@@ -1,4 +1,4 @@
-"""Label graphs on all cores, drop copies, split into train and validation, write. Any number of workers gives the same.
+"""Label graphs on all cores, drop copies, split into train and validation, write: the same with any number of workers.
 
 Each finished chunk is a file in `.parts/` of the output folder, so the same command continues after an interruption.
 """
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 CHUNK = 16  # graphs per part: what a kill can lose per worker
 SIZE_BOUNDS = (50, 200, 500)  # the split is stratified by family and by these numbers of nodes
-MIN_VALIDATION = 20  # validation graphs that a folder of fewer than five times as many graphs should have
+MIN_VALIDATION = 20  # validation graphs to have in a folder of fewer than 100 graphs, but at most half of them
 SEARCHED_NODES = 2048  # larger graphs have no long search
-TRAIN_MOVES = 500  # at most, of the search for labels of training graphs: rules learn without labels
+TRAIN_MOVES = 500  # most moves without a gain for the label of a training graph: rules learn without labels
 IMPROVED = ("coloring", "num_colors", "lower_bound", "optimal")  # what a longer search for a label may change
-PARTS, VALIDATION = ".parts", "validation"  # a folder, and the parts in it of validation graphs
+PARTS, VALIDATION = ".parts", "validation"  # the folder of parts, and how names of parts of validation graphs begin
 
-Source = GraphSpec | Path  # what a worker makes a graph of; its repr identifies it
-Redraw = Callable[[list[Any]], Sequence[Source]]  # returns other sources in the place of copies
+Source = GraphSpec | Path  # what a worker turns into a graph; its repr identifies it
+Redraw = Callable[[list[Any]], Sequence[Source]]  # returns other sources that replace copies
 
 
 @dataclass(frozen=True)
 class LabelPlan:
-    """How to label: everything besides the sources that the result depends on."""
+    """Everything that the labels depend on, besides the sources."""
 
     families: tuple[str, ...]  # every family that an instance may have
     moves: int  # the search gives up after so many moves of TabuCol without a better coloring
@@ -53,13 +53,13 @@ class LabelPlan:
     seed: int
     origin: dict = field(default_factory=dict)  # JSON for the manifest
     skip_bad: bool = False  # leave out sources whose load raises UserError, instead of stopping at the first
-    rule: tuple[float, ...] = ()  # weights of the trained rule, which then searches too
-    crossover: str = ""  # weights of the crossover network, JSON; without, children take the largest classes
-    long_search_every: int = 0  # of so many graphs, one gets a long search; 0 for none
+    rule: tuple[float, ...] = ()  # weights of the trained rule, which takes part in the search; () for none
+    crossover: str = ""  # weights of the crossover network as JSON; "": children take the largest classes
+    long_search_every: int = 0  # one in so many graphs gets a long search; 0 for none
 
     @property
     def trained(self) -> "engine.SearchWeights":
-        """What a search takes of the model."""
+        """The weights of the model that a search uses."""
         from gnn_training.search import engine  # compiled, which only workers need
 
         weights = from_text(self.crossover) if self.crossover else zero_weights()
@@ -71,9 +71,9 @@ def label_all(
     gpus: Sequence[int] = (),
 ) -> PackedGraphs:  # fmt: skip
     """Label every source with `workers` processes (0: one per core), write the packed graphs to `folder`, return them.
-    The longer searches for validation graphs are those of the GPUs, if there are any. Copies, skipped sources and the
-    notes of instances are logged. If the folder has graphs of this origin already, nothing happens. UserError for a bad
-    source, graphs of another origin, or a folder that another process is writing.
+    GPUs, if any are given, run the longer searches for validation graphs. Copies, skipped sources and the notes of
+    instances are logged. If the folder has graphs of this origin already, nothing happens. UserError for a bad source,
+    graphs of another origin, or a folder that another process is writing.
     """
     with files.lock_folder(folder):
         if _is_finished(folder, plan.origin):
@@ -86,7 +86,7 @@ def label_all(
         if not kept:
             raise UserError(f"{folder}: there is no graph to write; name sources that have at least one")
         rows = [row for _, row in kept]
-        every = min(5, max(2, len(rows) // MIN_VALIDATION))  # of few graphs, more are needed to see what training gains
+        every = min(5, max(2, len(rows) // MIN_VALIDATION))  # a larger share of few graphs, to see what training gains
         num_nodes, family = (np.array([row[name] for row in rows]) for name in ("num_nodes", "family"))
         for row, part in zip(rows, split(num_nodes, family, plan.seed, every), strict=True):
             row["split"] = part
@@ -133,8 +133,8 @@ def _is_finished(folder: Path, origin: dict) -> bool:
 
 
 def split(num_nodes: np.ndarray, family: np.ndarray, seed: int, every: int = 5) -> np.ndarray:
-    """The split (G,) uint8, 0 train and 1 validation: one graph in so many, in an order by family (G,), number of
-    nodes (G,) and chance.
+    """The split (G,) uint8: 0 for train, 1 for validation. One in `every` graphs is for validation, in an order by
+    family (G,), size class of num_nodes (G,) and chance.
     """
     graphs = len(num_nodes)
     chance = np.random.default_rng([seed, graphs]).random(graphs)
@@ -147,7 +147,7 @@ def split(num_nodes: np.ndarray, family: np.ndarray, seed: int, every: int = 5) 
 def _label_without_copies(
     pending: Sequence[Source], parts: Path, plan: LabelPlan, workers: int, redraw: Redraw | None
 ) -> list[tuple[Source, Row]]:
-    """Label the sources, then what is drawn in the place of copies, and so on. Of equal graphs the first stays."""
+    """Label the sources, then those that replace copies, and so on. Of equal graphs, the first stays."""
     kept: dict[int, tuple[Source, Row]] = {}  # by fingerprint
     for number in range(10):  # a family of few small graphs runs out of new ones
         duplicates = []
@@ -165,11 +165,11 @@ def _label_without_copies(
 def _label(
     pending: Sequence[Source], parts: Path, name: str, plan: LabelPlan, workers: int
 ) -> list[tuple[Source, Row]]:
-    """Label sources, or read what an earlier run labelled; return those that could be read, and their graphs, in order.
-    Validation graphs, which have been labelled once, get longer searches, and no second warning.
+    """Label sources, or read the parts that an earlier run labelled; return the sources that could be read and their
+    rows, in order. Validation graphs have been labelled once: they get longer searches, and no second warning.
     """
     is_validation, count = name == VALIDATION, -(-len(pending) // CHUNK)
-    # Every count-th source makes all chunks alike, so the speed and the time left can be trusted.
+    # A chunk has every count-th source, so all chunks are alike and the speed and the time left can be trusted.
     chunks = {parts / f"{name}-{c:06d}.safetensors": range(c, len(pending), count) for c in range(count)}
     done = {path: _read_part(path) for path in chunks}
     missing = [(path, [(i, pending[i]) for i in chunks[path]], plan) for path, part in done.items() if part is None]
@@ -194,8 +194,8 @@ def _label(
 
 
 def _log_sources(finished: Iterable[tuple[Columns, dict[str, str]]]) -> None:
-    """Tell what is wrong with sources, and how many graphs were read as what."""
-    counts: dict[str, np.ndarray] = {}  # of graphs, nodes and edges
+    """Log what is wrong with sources, and how many graphs were read from each kind of file."""
+    counts: dict[str, np.ndarray] = {}  # by kind: numbers of graphs, nodes and edges
     for tensors, metadata in finished:
         for kind, *sizes in zip(json.loads(metadata["kinds"]), tensors["num_nodes"], tensors["num_edges"], strict=True):
             counts[kind] = counts.get(kind, 0) + np.array([1, *sizes], np.int64)

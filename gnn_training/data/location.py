@@ -1,4 +1,4 @@
-"""Where the graphs of a whole job are: what is named, what is in training_data, or a recipe to generate them."""
+"""Where a whole job finds its graphs: in the named place, in training_data, or by a recipe that generates them."""
 
 import os
 import re
@@ -12,8 +12,8 @@ from gnn_training.errors import UserError
 from gnn_training.settings import RecipeName, RunSettings
 
 HOME = Path("training_data")  # searched when no data is named; generated graphs go below it
-ARCHIVES = [Path(f"{HOME}{ending}") for ending in (".tar.gz", ".tgz", ".tar")]  # of it, beside it
-GENERATED = re.compile(rf"({'|'.join(get_args(RecipeName))})-\d+")  # folders in it, by recipe and seed
+ARCHIVES = [Path(f"{HOME}{ending}") for ending in (".tar.gz", ".tgz", ".tar")]  # archives of HOME, beside it
+GENERATED = re.compile(rf"({'|'.join(get_args(RecipeName))})-\d+")  # generated folders in HOME: recipe and seed
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class DataLocation:
 
 def locate(settings: RunSettings) -> DataLocation:
     """Find the data of the whole job: what was named, else what is in training_data or in an archive of it, else graphs
-    to generate. UserError if it is not clear which, or a folder cannot be read.
+    to generate. UserError if it is not clear which, a folder cannot be read, or outputs would go among imported graphs.
     """
     named = settings.data
     choices = _in_home() if named is None else {named: "packed" if is_packed(named) else "to import"}
@@ -53,13 +53,13 @@ def locate(settings: RunSettings) -> DataLocation:
 
 
 def _in_home() -> dict[Path, str]:
-    """The places without --data that have graphs of the user, and what each has."""
+    """The places with graphs of the user where a job without --data looks, and what each place has."""
     if is_packed(HOME):
         return {HOME: "packed"}
     tree = list(walk(HOME)) if os.path.isdir(HOME) else []
     folders = (Path(parent, name) for parent, names, _ in tree for name in names)
-    own = (folder for folder in folders if not GENERATED.fullmatch(str(folder.relative_to(HOME))))
-    choices = {folder: "packed" for folder in own if is_packed(folder)}
+    user_folders = (folder for folder in folders if not GENERATED.fullmatch(str(folder.relative_to(HOME))))
+    choices = {folder: "packed" for folder in user_folders if is_packed(folder)}
     if count := sum(1 for _ in files_in(tree)):
         choices[HOME] = f"{count:,} {'files' if count > 1 else 'file'} to import"
     choices = choices or {archive: "to import" for archive in ARCHIVES if os.path.isfile(archive)}

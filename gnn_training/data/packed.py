@@ -19,7 +19,7 @@ FORMAT = "gnn_training packed graphs"
 VERSION = 5
 GRAPHS_FILE = "graphs.safetensors"
 MANIFEST_FILE = "manifest.json"
-PACKED_NODES = 32_767  # nodes are numbers of 16 bits
+PACKED_NODES = 32_767  # most nodes of a graph, whose node ids have 16 bits
 SCORED_NODES = 2048  # larger graphs are trained on, but would dominate the scores of a training
 SPLITS = ("train", "validation")
 # Tensors with one value per graph: (G,).
@@ -29,7 +29,7 @@ PER_GRAPH = {
     "search_rounds": np.int32, "clique": np.int16, "search_colors": np.int16, "split": np.uint8,
     "fingerprint": np.uint64,
 }  # fmt: skip
-# Tensors that hold the values of all graphs in a row, each with the tensor of its offsets, (G + 1,) int64.
+# Tensors that concatenate the values of all graphs, each with its tensor of offsets, (G + 1,) int64.
 RAGGED = {
     "edges": ("edge_offset", np.int16),
     "coloring": ("node_offset", np.int16),
@@ -41,7 +41,7 @@ RAGGED = {
 }
 _DTYPES = PER_GRAPH | {name: dtype for name, (_, dtype) in RAGGED.items()} | {o: np.int64 for o, _ in RAGGED.values()}
 Columns = dict[str, np.ndarray]  # every tensor of the file by its name
-Row = dict[str, Any]  # of one graph: its value of every tensor of PER_GRAPH, its piece of every one of RAGGED
+Row = dict[str, Any]  # one graph: its value in every tensor of PER_GRAPH, its piece of every tensor of RAGGED
 
 
 @dataclass(frozen=True)
@@ -58,15 +58,15 @@ class Label:
     optimal: bool
     # Of a long search with the shipped rule: what the network sees at some times, and what came later.
     search_rounds: int = 0  # 0: no such search was made
-    clique: int = 0  # size of one
-    search_colors: int = 0  # fewest
-    reached: ArrayLike = ()  # rounds of ever fewer colors, first 0
+    clique: int = 0  # size of a clique
+    search_colors: int = 0  # fewest colors that it found
+    reached: ArrayLike = ()  # rounds at which it reached fewer colors, first 0
     state_rounds: ArrayLike = ()  # (S,)
     states: ArrayLike = ()  # (S, STATE_FEATURES), see network/states.py
 
 
 def row(instance: Instance, label: Label, families: Sequence[str]) -> Row:
-    """What the file has of a labelled graph. `split` and `fingerprint` are 0."""
+    """The row of a labelled graph. `split` and `fingerprint` are 0."""
     graph = instance.graph
     return vars(label) | {
         "num_nodes": graph.num_nodes, "num_edges": graph.num_edges, "graph_type": instance.graph_type,
@@ -77,7 +77,7 @@ def row(instance: Instance, label: Label, families: Sequence[str]) -> Row:
 
 
 def join(rows: Sequence[Row]) -> Columns:
-    """The tensors of the file, of graphs in this order."""
+    """The tensors of a file that has these graphs in this order."""
     result = {name: np.array([row[name] for row in rows], dtype) for name, dtype in PER_GRAPH.items()}
     for name, (offset, dtype) in RAGGED.items():
         parts = [np.asarray(row[name], dtype).ravel() for row in rows]
@@ -87,7 +87,7 @@ def join(rows: Sequence[Row]) -> Columns:
 
 
 def rows(tensors: Columns) -> list[Row]:
-    """The graphs of some columns; the inverse of `join`."""
+    """The rows of some columns, one per graph; the inverse of `join`."""
     return [
         {name: tensors[name][i] for name in PER_GRAPH} | {name: ragged_row(tensors, name, i) for name in RAGGED}
         for i in range(len(tensors["num_nodes"]))
@@ -211,8 +211,8 @@ class PackedGraphs:
         return np.flatnonzero(self.split == SPLITS.index(split))
 
     def selection(self, count: int) -> np.ndarray:
-        """Positions of the validation graphs that choose the weights of a training: so many, or all for 0, spread
-        evenly over those of up to SCORED_NODES nodes.
+        """Positions of the validation graphs by which a training chooses its weights: `count` graphs, or all for 0,
+        spread evenly over those of up to SCORED_NODES nodes.
         """
         ids = self.indices("validation")
         ids = ids[self.num_nodes[ids] <= SCORED_NODES]
@@ -229,5 +229,5 @@ class PackedGraphs:
 
 
 def evenly_spaced(total: int, count: int) -> list[int]:
-    """So many of the places 0, 1, ..., or all, from everywhere: neighbours in packed data are of one family."""
+    """At most `count` of the positions 0 to total - 1, evenly spaced: neighbours in packed data are of one family."""
     return np.linspace(0, total - 1, min(count, total)).astype(int).tolist() if total else []

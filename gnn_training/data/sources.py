@@ -19,7 +19,7 @@ from gnn_training.files import DISK_ERRORS, damaged, read_bytes, reason
 from gnn_training.graph import Instance, conflicts
 
 SUFFIXES = f"{', '.join(FORMATS)} and .gz of them"
-TABLES = (".txt", ".csv", ".tsv")  # in a folder, usually a readme or another table
+TABLES = (".txt", ".csv", ".tsv")  # suffixes that in a folder are usually those of a readme or another table
 IN_FOLDER = f"{', '.join(name for name in FORMATS if name not in TABLES)} and .gz of them"
 BY_NAME = f"{', '.join(TABLES)} are taken only if you name the file"
 
@@ -69,7 +69,7 @@ def find(sources: Iterable[Path]) -> list[Path]:
     """List the files named in `sources`, and the graph files and archives in its folders, in the order of names.
     UserError if nothing is found.
     """
-    paths: dict[str, Path] = {}  # by their place without links
+    paths: dict[str, Path] = {}  # by their real path
     for source in sources:
         if not os.path.exists(source):
             raise UserError(f"{source}: no such file or folder; name one that you may read")
@@ -87,8 +87,8 @@ def is_archive(path: PurePath) -> bool:
 
 
 def unpack(archive: Path, folder: Path) -> list[Path]:
-    """Unpack the graph files of an archive, and nothing else, into a new folder, never outside of it. List them.
-    UserError if the archive is damaged, StorageError if it has no room.
+    """Unpack the graph files of an archive, and nothing else, into a new folder, never outside of it; return their
+    paths. UserError if the archive is damaged or has no graph files, StorageError if there is no room.
     """
     with damaged(archive, "fetch it again or pack it as a tar archive"):
         try:
@@ -117,7 +117,7 @@ def _unpack(file: BinaryIO, folder: Path) -> None:
                     raise ValueError(f"{brief(member.name)} has holes or is too large: {member.size} bytes")
                 tar.extract(member, folder, filter="data")
         stream.seek(tar.offset)
-    # To the end, where gzip compares its checksum. A damaged header ends the loop above without an error.
+    # Read to the end, where gzip compares its checksum. A damaged header ends the loop above without an error.
     if {any(block) for block in iter(lambda: stream.read(1 << 20), b"")} != {False}:
         raise ValueError("it ends too early, or more follows its end")
 
@@ -128,7 +128,7 @@ def _listed(name: str) -> bool:
 
 
 def files_in(tree: Iterable[tuple[str, list[str], list[str]]]) -> Iterator[Path]:
-    """The graph files and archives of a walk."""
+    """Yield the graph files and archives of a walk."""
     for parent, _, names in tree:
         ours = {MANIFEST_FILE} if GRAPHS_FILE in names else set()
         yield from (Path(parent, name) for name in sorted(set(names) - ours) if _listed(name) or is_archive(Path(name)))
@@ -141,7 +141,7 @@ def tables_in(folder: Path) -> list[Path]:
 
 
 def walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """As os.walk in the order of names, without hidden folders, such as those of an import under way."""
+    """Yield what os.walk does, in order of names, without hidden folders, such as those of an unfinished import."""
 
     def unreadable(error: OSError) -> NoReturn:
         raise UserError(f"{error.filename}: the folder cannot be read ({reason(error)}); allow it") from error

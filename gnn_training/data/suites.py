@@ -37,7 +37,7 @@ class Case:
 
 
 def best_known(path: Path = DIMACS) -> dict[str, int]:
-    """Column best_known of a CSV by its column name."""
+    """The numbers in column best_known of a CSV, by the name in its column name. UserError if it cannot be read."""
     content = files.read_bytes(path, CSV_LIMIT, "name a CSV that you may read")
     rows = csv.reader(io.StringIO(content.decode("utf-8-sig", "replace"), newline=""), strict=True)
     by_name = {}

@@ -17,8 +17,8 @@ import numpy as np
 from gnn_training.errors import UserError
 from gnn_training.graph import MAX_NODES, Graph, Instance
 
-MAX_LINES = 20_000_000  # of which every one may have an edge
-MAX_LINE = 1_000_000  # bytes of a line
+MAX_LINES = 20_000_000  # most lines of a file; each may have an edge
+MAX_LINE = 1_000_000  # most bytes of a line
 WHOLE = re.compile(rb"-?[0-9]{1,18}")
 FRACTION = re.compile(rb"-?([0-9]+\.|[0-9]*\.[0-9]+|[0-9]+(?=e))(e[-+]?[0-9]+)?", re.IGNORECASE)
 PRINTED = rb"(?m)^[ \t]*\%c([^][(){}\n]*)\%c[ \t]*[,;]?[ \t]*$"  # a row in brackets
@@ -73,7 +73,7 @@ def checked_size(num_nodes: int) -> int:
 
 
 def numbered(position: dict[bytes, int], edge_ends: array | np.ndarray, kind: str) -> Instance:
-    """Graph of pairs of positions of labels. Labels that all are whole numbers give the order of the nodes."""
+    """The graph of pairs of positions of labels. If all labels are whole numbers, they order the nodes."""
     labels, order = list(position), np.arange(checked_size(len(position)))
     if all(map(WHOLE.fullmatch, labels)):
         order = np.fromiter(map(int, labels), np.int64).argsort(kind="stable")
@@ -82,9 +82,9 @@ def numbered(position: dict[bytes, int], edge_ends: array | np.ndarray, kind: st
 
 
 class Rows:
-    """The rows of a table, again at every iteration: the number of the line and its cells, without empty ones at the
-    end. A line that begins with # or % is a comment. One sign separates the cells of all rows: tab, semicolon or comma
-    if a row has it, in this order, else blanks. Cells may be quoted.
+    """The rows of a table, read again at every iteration: the number of the line and its cells, without empty cells at
+    the end. A line that begins with # or % is a comment. One sign separates the cells of all rows: tab, semicolon or
+    comma if a row has it, in this order, else blanks. Cells may be quoted.
     """
 
     def __init__(self, content: bytes):
@@ -94,9 +94,9 @@ class Rows:
         if b"{" in content:  # networkx writes the attributes of an edge as a dict
             content = re.sub(rb"(?m)[ \t]\{.*\}[ \t]*$", b"", content)
         bare = re.sub(rb'"[^"\n]*"', b'""', content) if b'"' in content else content
-        there = (sign for sign in (b"\t", b";", b",") if sign in content)
+        candidates = (sign for sign in (b"\t", b";", b",") if sign in content)
         row = rb"(?m)^[ \t]*(?![#%\s])[^\nX]*X[ \t\v\fX]*[^\sX#]"
-        signs = (sign for sign in there if re.search(row.replace(b"X", sign), bare))
+        signs = (sign for sign in candidates if re.search(row.replace(b"X", sign), bare))
         self.content, self.separator = content, next(signs, None)
         self.skip, self.is_padded = 0, False  # rows to leave out; whether a row ended in empty cells
         # Some programs write a colon between a node and its neighbours.
@@ -140,7 +140,7 @@ class Rows:
 
 
 class Pairs(NamedTuple):
-    """Two cells of every row; of a row of one cell twice the same. widths: the numbers of cells."""
+    """Two cells of every row; a row of one cell has it twice. widths: the number of cells of every row."""
 
     position: dict[bytes, int]  # of every label
     ends: np.ndarray  # (rows, 2) positions
@@ -150,19 +150,19 @@ class Pairs(NamedTuple):
     def of(cls, rows: Rows, first: int = 0, second: int = 1) -> Self:
         """The cells of all rows in two columns."""
         position: dict[bytes, int] = {}
-        ends, widths = array("i"), array("i")
+        edge_ends, widths = array("i"), array("i")
         for number, cells in rows:
             width = len(cells)
             widths.append(width)
             one = cells[first] if first < width else b""
-            ends.append(position.setdefault(one, len(position)))
-            ends.append(position.setdefault(cells[second] if second < width else one, len(position)))
+            edge_ends.append(position.setdefault(one, len(position)))
+            edge_ends.append(position.setdefault(cells[second] if second < width else one, len(position)))
             _check_count(number, position)
-        return cls(position, np.asarray(ends).reshape(-1, 2), np.asarray(widths))
+        return cls(position, np.asarray(edge_ends).reshape(-1, 2), np.asarray(widths))
 
 
 def parse_table(content: bytes) -> Instance:
-    """Read an edge list, adjacency lists or an adjacency matrix, whichever it is. UserError if it may be several."""
+    """Read an edge list, adjacency lists or an adjacency matrix. UserError if the table could be several of them."""
     rows = Rows(content)
     number, first = next(iter(rows), (0, [b""]))
     if not number:
@@ -174,7 +174,7 @@ def parse_table(content: bytes) -> Instance:
         return matrix
     if columns and len(pairs.ends) == 1:
         raise UserError(f"line {number}: is a header without an edge below it; an edge list has two nodes per line")
-    if columns == (0, 1) and not _is_apart(pairs):  # such as the edge between two nodes u and v
+    if columns == (0, 1) and not _is_apart(pairs):  # the row is an edge, such as that of two nodes u and v
         columns = None
     if columns or _is_header(rows, number, first, pairs):
         shown = brief(b" ".join(first).decode())
@@ -192,7 +192,7 @@ def parse_table(content: bytes) -> Instance:
 
 
 def _named_columns(first: Sequence[bytes]) -> tuple[int, int] | None:
-    """The columns that a header calls the ends of an edge."""
+    """The two columns that a header calls the ends of an edge, or None."""
     names = ["".join(filter(str.isalpha, cell.decode().lower())) for cell in first]
     for i, name in enumerate(names):
         if (end := ENDS.get(name)) in names[i + 1 :]:
@@ -201,14 +201,14 @@ def _named_columns(first: Sequence[bytes]) -> tuple[int, int] | None:
 
 
 def _is_apart(pairs: Pairs) -> bool:
-    """Whether the two cells of the first row stand in no other row, and there are others."""
+    """Whether the two cells of the first row are in no other row, and there are other rows."""
     counts = np.bincount(pairs.ends.ravel())
     return len(pairs.ends) > 1 and bool((counts[pairs.ends[0]] == 1).all())
 
 
 def _is_header(rows: Rows, number: int, first: Sequence[bytes], pairs: Pairs) -> bool:
-    """Whether the first row is no edge: its words are no numbers and stand in no other row, while all others are
-    numbers, or no other row stands apart like it. UserError if that is not certain.
+    """Whether the first row is a header: its two words are no numbers and are in no other row, and either all other
+    words are numbers or every other row shares a word with another row. UserError if that is not certain.
     """
     if len(first) < 2 or not all(first[:2]) or not _is_apart(pairs) or any(map(_is_number, first[:2])):
         return False
@@ -225,14 +225,14 @@ def _is_number(cell: bytes) -> bool:
 
 
 def _counted(number: int, first: Sequence[bytes], pairs: Pairs) -> Instance | None:
-    """The graph of edges below a row with the numbers of nodes and edges, if it is one. UserError if it may be both."""
-    labels, num_below, ends = list(pairs.position), len(pairs.ends) - 1, pairs.ends
+    """The graph of edges below a row with the numbers of nodes and edges, or None. UserError if it may be both."""
+    labels, num_below, ids = list(pairs.position), len(pairs.ends) - 1, pairs.ends
     is_even = num_below and pairs.widths[1:].min() == pairs.widths[1:].max() > 1
     if len(first) != 2 or not is_even or not all(map(WHOLE.fullmatch, labels)):
         return None
     numbers = np.fromiter(map(int, labels), np.int64)
-    num_nodes, num_edges = numbers[ends[0]].tolist()
-    others = numbers[np.bincount(ends[1:].ravel(), minlength=len(labels)) > 0]  # of the rows below, each once
+    num_nodes, num_edges = numbers[ids[0]].tolist()
+    others = numbers[np.bincount(ids[1:].ravel(), minlength=len(labels)) > 0]  # those in the rows below, each once
     low, high = int(others.min()), int(others.max())
     base, is_full = int(high == num_nodes), len(others) == high - low + 1 == num_nodes
     if low < base or high >= num_nodes + base or num_edges < 1:
@@ -243,16 +243,16 @@ def _counted(number: int, first: Sequence[bytes], pairs: Pairs) -> Instance | No
             raise UserError(f"{says}; {num_below} lines follow; fix it")
         return None
     if low > 0 and num_edges <= num_nodes:
-        if is_full and (np.sort(ends[1:], axis=1) == np.sort(ends[0])).all(1).any():
+        if is_full and (np.sort(ids[1:], axis=1) == np.sort(ids[0])).all(1).any():
             return None  # both readings are one graph
         _refuse(number, first, "an edge, or the numbers of nodes and edges", "move it down, or write a .col file")
-    graph, names = Graph.from_edges(checked_size(num_nodes), numbers[ends[1:]] - base), range(base, base + num_nodes)
+    graph, names = Graph.from_edges(checked_size(num_nodes), numbers[ids[1:]] - base), range(base, base + num_nodes)
     return Instance(graph, names=names, kind="edge list below its numbers of nodes and edges")
 
 
 def _matrix(rows: Rows, pairs: Pairs, has_ends: bool) -> Instance | None:
-    """The graph of a square of numbers, whose names may stand in a row above it, a column before it, or both; has_ends:
-    they must stand in both. None if it is no matrix, UserError if it is not that of one graph.
+    """The graph of a square of numbers, whose names may stand in a row above it, a column before it, or both. has_ends:
+    they must stand in both. None if the table is no matrix, UserError if it is not the matrix of one graph.
     """
     height, width, is_binary = len(pairs.widths), int(pairs.widths[-1]), pairs.position.keys() <= {b"0", b"1"}
     if height == width == 2 and is_binary and [*pairs.position] != [b"0", b"1"]:
@@ -288,7 +288,7 @@ def _square(
 
 
 def _is_matrix(rows: Rows, matrix: np.ndarray, above: list[bytes], before: list[bytes], has_ends: bool) -> bool:
-    """Whether numbers (N, N) are an adjacency matrix by the names around them. UserError if they may be one."""
+    """Whether numbers (N, N) are an adjacency matrix, judged by the names around them. UserError if they may be one."""
     if above and before:
         if above != before and not has_ends:
             raise UserError(f"has rows and columns of different names; name both alike and in one order, or {HINT}")
@@ -322,7 +322,7 @@ def _graph_of(matrix: np.ndarray, names: Sequence[bytes]) -> Instance:
 
 
 class FurtherCells:
-    """The cells after the second of all rows: how many there are, how many are also a label, a number or a fraction."""
+    """The cells after the second of all rows: whether all or some of them are labels, numbers or fractions."""
 
     def __init__(self, rows: Rows, pairs: Pairs):
         cells = labels = numbers = fractions = 0
@@ -343,7 +343,7 @@ class FurtherCells:
 def _has_neighbours(rows: Rows, pairs: Pairs) -> bool:
     """Whether further cells of rows are neighbours, not weights or labels of an edge. UserError if not certain."""
     further = FurtherCells(rows, pairs)
-    may_be_lists = further.begin_once and not rows.skip  # such lists have no header
+    may_be_lists = further.begin_once and not rows.skip  # adjacency lists have no header
     if pairs.widths.min() == 1:
         may_be_short = further.are_labels and further.all_begin and pairs.widths.max() > 1
         if not (may_be_lists and may_be_short):
@@ -367,10 +367,10 @@ def _are_neighbours(rows: Rows, pairs: Pairs, further: FurtherCells) -> bool:
 
 
 def _are_attributes(rows: Rows, pairs: Pairs, further: FurtherCells) -> bool:
-    """Whether further cells say something about the edge of the first two."""
+    """Whether further cells are attributes of the edge between the first two."""
     numbers = further.labels_are_numbers
     if any(np.ptp(column) == 0 and not numbers[column[0]] for column in pairs.ends.T):
-        return False  # a sign between two names
+        return False  # a column has only a sign between two names
     if pairs.widths.max() > 4 or not (rows.separator or further.are_numbers):
         return False
     if not further.begin_once:
@@ -379,7 +379,7 @@ def _are_attributes(rows: Rows, pairs: Pairs, further: FurtherCells) -> bool:
 
 
 def _is_mutual(rows: Rows) -> bool:
-    """Whether each of two neighbours names the other one."""
+    """Whether the rows name every edge from both of its ends."""
     named = {(row[0], cell) for _, row in rows for cell in row[1:]}
     return all((v, u) in named for u, v in named)
 
@@ -387,31 +387,31 @@ def _is_mutual(rows: Rows) -> bool:
 def adjacency_lists(rows: Rows) -> Instance:
     """The graph of rows of a node and its neighbours. UserError if a cell cannot be the name of a node."""
     position: dict[bytes, int] = {}
-    ends = array("i")
+    edge_ends = array("i")
     for number, cells in rows:
         _check_label(number, cells)
         ids = [position.setdefault(cell, len(position)) for cell in cells]
-        for other in ids[1:] or ids:  # of a node alone a loop, which is dropped
-            ends.append(ids[0])
-            ends.append(other)
+        for other in ids[1:] or ids:  # a node alone gets a loop, which is dropped
+            edge_ends.append(ids[0])
+            edge_ends.append(other)
         _check_count(number, position)
-    return numbered(position, ends, "adjacency lists")
+    return numbered(position, edge_ends, "adjacency lists")
 
 
 def _edge_list(rows: Rows, columns: tuple[int, int], kind: str, pairs: Pairs) -> Instance:
-    """The graph of edges between two columns, with a note if these share no name. UserError for a bad name."""
+    """The graph of edges between two columns, with a warning if the columns share no name. UserError for a bad name."""
     is_bad = any(map(_label_error, pairs.position)) or pairs.widths.min() <= max(columns)
     for number, cells in rows if is_bad else ():
-        ends = [cells[column] for column in columns if column < len(cells)]
-        if len(ends) < 2 or not all(ends):
+        edge_cells = [cells[column] for column in columns if column < len(cells)]
+        if len(edge_cells) < 2 or not all(edge_cells):
             _refuse_single_cell(number, cells)
-        _check_label(number, ends)
+        _check_label(number, edge_cells)
     are_apart = len(pairs.ends) > 1 and not np.isin(*pairs.ends.T).any()
     return replace(numbered(pairs.position, pairs.ends, kind), warning=APART if are_apart else "")
 
 
 def _label_error(label: bytes) -> str:
-    """What is wrong with a name of a node, or nothing."""
+    """What is wrong with the name of a node; "" if nothing is."""
     words = label.split()
     if not words:
         return "is empty"

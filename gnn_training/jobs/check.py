@@ -29,18 +29,18 @@ from gnn_training.training.self_check import self_check, try_largest_step, try_s
 from gnn_training.training.trainer import prepare
 
 log = logging.getLogger(__name__)
-DISK_GIB = 2  # the full recipe packed, checkpoints, logs and the model
-STEPS = 10  # that are timed
+DISK_GIB = 2  # room for the packed full recipe, checkpoints, logs and the model
+STEPS = 10  # training steps that are timed
 GIB = 2**30
-CUDA_GIB = 1.0  # what a rank takes on its GPU besides tensors
+CUDA_GIB = 1.0  # memory that a rank takes on its GPU besides tensors
 Check = tuple[str, Callable[[], str | None]]  # title; function that returns what was found, or raises a UserError
 # Rounds per second of a GPU in a training on recipe cpu: of an H200 as measured (docs/GPU.md), of others by their
 # number of processors.
 ROUNDS_PER_SECOND = {"h100": 12e6, "h200": 12e6, "b200": 13e6}
-MEASURED = ("h200", 1)  # the others by arithmetic
-MIN_EFFICIENCY = 0.5  # efficiency: the time on one GPU through the time of all GPUs together
-LABEL_SECONDS = 0.3  # of a core, for each graph of recipe full; see docs/LOG.md
-OTHER_MINUTES = 3  # check, export, verify, evaluate and pack, as measured there
+MEASURED = ("h200", 1)  # kind and number of GPUs with a measured speed; other speeds are calculated
+MIN_EFFICIENCY = 0.5  # efficiency: the time on one GPU, divided by the summed time of all GPUs
+LABEL_SECONDS = 0.3  # seconds of a core to generate and label a graph of recipe full; see docs/LOG.md
+OTHER_MINUTES = 3  # minutes of check, export, verify, evaluate and pack; see docs/LOG.md
 
 
 class Measurement(NamedTuple):
@@ -65,13 +65,13 @@ def check(settings: CheckSettings) -> None:
     rows: list[tuple[str, str | None, str]] = []
     problems: list[UserError] = []
     for title, look in _checks(settings, problems):
-        found, verdict = None, "ok"
+        finding, verdict = None, "ok"
         try:
-            found = look()
+            finding = look()
         except UserError as error:
             verdict = "PROBLEM"
             problems.append(error)
-        rows.append((title, found, verdict))
+        rows.append((title, finding, verdict))
     print_tables(markdown_table(dict(zip(("", "found", "verdict"), zip(*rows, strict=True), strict=True))))
     if problems:
         raise type(problems[0])(f"the job would not start: {'; '.join(map(str, problems))}")
@@ -79,8 +79,8 @@ def check(settings: CheckSettings) -> None:
 
 
 def estimate(settings: CheckSettings, kind: str, most: str) -> tuple[dict[str, str], dict[str, list], str]:
-    """What the job does, a table of how long that takes on up to `most` GPUs of a kind and what it costs, and how many
-    of them the job is worth.
+    """Return what the job does, a table of its time and cost on up to `most` GPUs of a kind, and a sentence that says
+    how many of these GPUs the job is worth.
     """
     graphs, rows = RECIPES[settings.recipe].num_graphs, list[dict]()
     training = settings.train_settings(settings.run, are_generated=True)
@@ -143,11 +143,11 @@ def _checks(settings: RunSettings, problems: list[UserError]) -> Iterator[Check]
         yield "memory", measure_memory
         if not measured:
             return
-        found = measured[0]
-        yield "balance", lambda: f"ranks wait for the slowest for {found.waiting:.0%} of the time"
+        measurement = measured[0]
+        yield "balance", lambda: f"ranks wait for the slowest for {measurement.waiting:.0%} of the time"
         playing = 0 if settings.games else 60 * settings.self_play
-        total = duration(found.seconds_per_step * found.num_steps + playing)
-        yield "training", lambda: f"about {total} for {found.num_steps} steps and self-play, and the evaluations"
+        total = duration(measurement.seconds_per_step * measurement.num_steps + playing)
+        yield "training", lambda: f"about {total} for {measurement.num_steps} steps and self-play, and the evaluations"
 
 
 def _gpu_rows() -> Iterator[Check]:
@@ -170,8 +170,8 @@ def _ranks(settings: RunSettings) -> str:
 
 def _free_space(folder: Path) -> str:
     # Path.exists raises where searching is forbidden.
-    there = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
-    free = shutil.disk_usage(there).free / GIB
+    existing = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
+    free = shutil.disk_usage(existing).free / GIB
     if free < DISK_GIB:
         few = f"{folder} has {free:.1f} GiB free and {DISK_GIB} may be needed"
         raise StorageError(f"{few}: free some or name another folder")
@@ -193,9 +193,9 @@ def _graphs(source: DataLocation) -> str:
 
 @in_group
 def measure_steps(settings: TrainSettings, rt: Runtime) -> Measurement:
-    """As one rank, take a few steps of the training."""
+    """Take a few steps of the training as one rank, and measure them."""
     loader, monitor, learner = prepare(settings, PackedGraphs.open(settings.data), rt)
-    if not self_check(learner, loader, rt):  # which on GPUs takes the step that needs most memory, too
+    if not self_check(learner, loader, rt):  # on GPUs, it also takes the step that needs most memory
         try_largest_step(learner, loader)
     batches = list(islice(loader.starting_at(0), STEPS))
     if rt.device.type == "cuda":

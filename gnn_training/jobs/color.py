@@ -31,15 +31,15 @@ from gnn_training.search.problem import Problem
 from gnn_training.settings import ColorSettings
 
 log = logging.getLogger(__name__)
-TABLE_LIMIT = 100_000_000  # bytes of the files of colors
+TABLE_LIMIT = 100_000_000  # most bytes of a file of colors
 
 
 def color(settings: ColorSettings) -> list[Path]:
-    """Write the best coloring of every graph as soon as it is found, and return the paths; of a single graph, Ctrl-C
-    takes the best so far. Without `out`, the solution of a single graph stands beside it and replaces nothing.
-    Archives in folders are left out. UserError if a graph, the start or the model cannot be read, a solution or the
-    picture has no place, a graph is too large for a picture, or an archive is named or all there is; NoColoringError if
-    there is no coloring as asked for. What cannot be colored does not stop the other graphs.
+    """Write the best coloring of every graph as soon as it is found; return the paths of the solutions. For a single
+    graph, Ctrl-C takes the best so far. Without `out`, the solution of a single graph stands beside it and replaces
+    nothing. Archives in folders are left out. A graph that cannot be colored does not stop the others. UserError if a
+    graph, the start or the model cannot be read, a solution or the picture has no place, a graph is too large for a
+    picture, an archive is named, or there are only archives; NoColoringError if there is no coloring as asked for.
     """
     is_one = len(settings.graphs) == 1 and not os.path.isdir(settings.graphs[0])
     paths = find(settings.graphs)
@@ -98,7 +98,7 @@ class _Job:
     gpus: tuple[int, ...]
 
     def error_of(self, paths: tuple[Path, Path]) -> UserError | None:
-        """Color the graph of a file and write its solution to another; the error that prevented it."""
+        """Color the graph of a file and write its solution to another; return the error that prevented it."""
         try:
             self.color(*paths)
         except NoColoringError as error:
@@ -158,7 +158,7 @@ class _Job:
     def search(self, problem: Problem, budget: Budget, instance: Instance, out: Path) -> tuple[Coloring, bool]:
         """The best coloring until the budget is spent or a signal comes, and whether `out` has it."""
         best: Coloring | None = None
-        writing: tuple[Coloring, Future[bool]] | None = None  # it waits or runs
+        writing: tuple[Coloring, Future[bool]] | None = None  # the last coloring, whose writing waits or runs
         name = instance.graph.name
         with ThreadPoolExecutor(1) as pool:  # the search does not wait for the disk
             try:
@@ -182,7 +182,7 @@ class _Job:
 
 
 def _try_to_write(path: Path, colors: np.ndarray, names: Sequence[Any]) -> bool:
-    """Whether the disk takes a solution; a warning tells why not."""
+    """Write a solution; return whether that worked. A warning tells why not."""
     try:
         write_solution(path, colors, names)
     except UserError as error:
@@ -192,10 +192,10 @@ def _try_to_write(path: Path, colors: np.ndarray, names: Sequence[Any]) -> bool:
 
 
 def write_solution(path: Path, colors: np.ndarray, names: Sequence[Any] = ()) -> None:
-    """Write colors (N,) that count from 0. names (N,): of the nodes; without, they are numbers from 0. `.csv` has a
-    line `node,color` per node, `.json` an object from node to color, colors as they are. Other files are DIMACS
-    solutions: `s col K`, then `l v c` per node, both counted from 1; a comment has each name that is not v.
-    StorageError if the system refuses.
+    """Write colors (N,) that count from 0. names (N,): those of the nodes; without, nodes are numbers from 0. A `.csv`
+    file has a line `node,color` per node, a `.json` file an object from node to color, both with colors from 0. Other
+    files are DIMACS solutions: `s col K`, then `l v c` per node, both counted from 1, and comments with names other
+    than v. StorageError if the system refuses.
     """
     pairs = list(zip(map(str, names or range(len(colors))), colors.tolist(), strict=True))
     if path.suffix == ".json":
@@ -212,8 +212,8 @@ def write_solution(path: Path, colors: np.ndarray, names: Sequence[Any] = ()) ->
 
 
 def _read_colors(path: Path, is_single: bool) -> dict[str | int, Any]:
-    """The colors, or the single color, of every node that a file names: one that write_solution writes, or a table with
-    a node and its colors in every line. The nodes of a DIMACS solution without names are int, from 1.
+    """Read the colors, or with `is_single` the one color, of every node in a file: one that write_solution writes, or a
+    table with a node and its colors in every line. The nodes of a DIMACS solution without names are int, from 1.
     """
     by_node: dict[str | int, Any] = {}
     try:
@@ -230,7 +230,7 @@ def _read_colors(path: Path, is_single: bool) -> dict[str | int, Any]:
 
 
 def _entries(text: str) -> tuple[str, list[tuple[str | int, list[Any]]]]:
-    """What a file of colors is, and its nodes with their colors, from 0. ValueError if a line cannot be understood."""
+    """The kind of a file of colors, and its nodes with their colors, from 0. ValueError for a wrong line."""
     if text.lstrip()[:1] == "{":
         pairs = json.loads(text, object_pairs_hook=list)
         return "JSON", [(node, colors if isinstance(colors, list) else [colors]) for node, colors in pairs]

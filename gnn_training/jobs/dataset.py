@@ -23,7 +23,7 @@ from gnn_training.search.gpu_workers import chosen_gpus
 from gnn_training.settings import GenerateSettings, ImportSettings, LabelSettings
 
 log = logging.getLogger(__name__)
-LONG_SEARCHES = 50  # at most, for imported graphs; each takes a second or more
+LONG_SEARCHES = 50  # most long searches for imported graphs; each takes a second or more
 
 
 def generate(settings: GenerateSettings) -> PackedGraphs:
@@ -57,9 +57,9 @@ def import_graphs(settings: ImportSettings) -> PackedGraphs:
 def _plan(
     settings: LabelSettings, origin: dict, families: tuple[str, ...], moves: int, every: int, skip_bad: bool = False
 ) -> LabelPlan:
-    """How to label, with the trained rule of the shipped file. every: of so many graphs, one gets a long search."""
+    """How to label, with the trained rule of the shipped file. every: one in so many graphs gets a long search."""
     origin |= {"iterations": moves} | settings.model_dump(include={"seed", "label_seconds"})
-    if settings.gpus != "none":  # other labels
+    if settings.gpus != "none":  # GPUs give other labels
         origin |= {"gpus": settings.gpus}
     model = Model(SHIPPED_MODEL, 1)
     return LabelPlan(
@@ -76,7 +76,7 @@ def _state(paths: Iterable[Path]) -> str:
 
 
 def _unpack_archives(paths: Iterable[Path], folder: Path, skip_bad: bool) -> Iterator[Path]:
-    """The paths, with the graph files of an archive in the place of the archive."""
+    """Yield the paths, with the graph files of an archive in the place of the archive."""
     shutil.rmtree(folder, ignore_errors=True)  # left by a kill
     for number, path in enumerate(paths):
         try:

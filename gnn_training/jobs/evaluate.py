@@ -37,11 +37,11 @@ from gnn_training.settings import EvaluateSettings
 
 log = logging.getLogger(__name__)
 CALL_SECONDS = 600.0  # a graph that needs longer for one call is too large for the network
-MIN_OTHERS = 20  # validation graphs that have had no part in the choice of the weights, else all are scored
+MIN_OTHERS = 20  # validation graphs that did not choose the weights; if fewer remain, all are scored
 SEEN_NOTE = "The training has seen these graphs, or chosen its weights by them, so its scores are too good."
 DRAWN = ("rule", "search", "one_call")  # methods of the file; the page shows a coloring of the first that was asked for
 LIBRARIES = ("onnxruntime", "numpy", "networkx")
-NOT_REPORTED = ("graph", "lower", "colorings")  # of a row
+NOT_REPORTED = ("graph", "lower", "colorings")  # fields of a row
 
 
 def evaluate(settings: EvaluateSettings) -> None:
@@ -55,7 +55,7 @@ def evaluate(settings: EvaluateSettings) -> None:
     model = Model(settings.model, settings.threads)
     portfolio.compile_all()
     gpus = {gpu: describe_gpu(gpu) for gpu in chosen_gpus(settings.gpus)}
-    threads = max(1, model.threads // max(1, len(gpus)))  # of a search
+    threads = max(1, model.threads // max(1, len(gpus)))  # threads of a search
     cases = _cases(settings)
     rows = _rows(cases, model, settings, threads, [*gpus])
     content = {
@@ -80,14 +80,14 @@ def evaluate(settings: EvaluateSettings) -> None:
 def _rows(
     cases: Sequence[Case], model: Model, settings: EvaluateSettings, threads: int, gpus: list[int]
 ) -> list[GraphScores]:
-    """Color every graph by every method that was asked for. threads: of a search."""
+    """Color every graph by every method that was asked for. threads: those of a search."""
     rules, rows = _rules(model), list[GraphScores]()
     called = evenly_spaced(len(cases), settings.calls or len(cases))
     with (
         progress("evaluate", 0, len(cases) + (1 + bool(settings.seconds)) * len(called)) as advance,
         ThreadPoolExecutor(model.threads) as pool,
     ):
-        # One method on one thread is compared with others on other graphs at the same time; a call takes all threads.
+        # Methods that take one thread run on several graphs at the same time; a call takes all threads.
         for row in pool.map(lambda case: _row(case, rules, settings), cases):
             rows.append(row)
             advance(1)
@@ -101,7 +101,7 @@ def _rows(
             advance(1)
     if not settings.best_known and not settings.suite:
         for row in rows:
-            if row.best_known is not None:  # a label, which a short search has found
+            if row.best_known is not None:  # a label, which only a short search has found
                 row.best_known = min(row.best_known, *row.colors.values())
     return rows
 
@@ -144,7 +144,7 @@ def _cases(settings: EvaluateSettings) -> list[Case]:
         ]
     else:
         cases = [Case(_read(file)) for file in sources.find([settings.graphs])]
-    if settings.limit:  # from everywhere, because neighbours in the list are of one family
+    if settings.limit:  # evenly spaced, because neighbours in the list are of one family
         cases = [cases[place] for place in evenly_spaced(len(cases), settings.limit)]
     file = settings.best_known or (suites.DIMACS if settings.suite == "dimacs" else None)
     if file:
@@ -156,8 +156,8 @@ def _cases(settings: EvaluateSettings) -> list[Case]:
 
 
 def _unseen(data: PackedGraphs, num_selected: int | None) -> tuple[list[int], bool]:
-    """Positions of the validation graphs without those that have chosen the weights, see `PackedGraphs.selection`; of
-    all of them if too few others remain, of all graphs if there are none. And whether the training has seen them.
+    """Positions of the graphs to score, and whether the training has seen them: validation graphs that did not choose
+    the weights (see `PackedGraphs.selection`), all of them if too few remain, all graphs if none are for validation.
     """
     ids = data.indices("validation").tolist()
     if not ids:  # a single graph is for training
@@ -185,7 +185,7 @@ def _rules(model: Model) -> dict[str, np.ndarray]:
 
 
 def _row(case: Case, rules: dict[str, np.ndarray], settings: EvaluateSettings) -> GraphScores:
-    """The graph, with the colors of the methods that take one thread."""
+    """The scores of a graph by the methods that take one thread."""
     graph, lists, seconds = case.graph, case.graph.csr(), settings.seconds or COMPARED_SECONDS
     clique, sizes = first_colorings.clique_size(lists), (graph.num_nodes, graph.num_edges)
     bounds = clique, max(clique, case.target)
@@ -215,7 +215,7 @@ def _add_call(row: GraphScores, model: Model) -> None:
 def _add_search(
     rows: Sequence[GraphScores], trained: engine.SearchWeights, seconds: float, threads: int, gpus: Sequence[int]
 ) -> Iterator[None]:
-    """Add the search to every row. Each of several GPUs has a graph of its own at a time."""
+    """Add the search to every row. Every GPU searches one graph at a time."""
     free = SimpleQueue[int | None]()
     for gpu in gpus or (None,):
         free.put(gpu)
@@ -235,14 +235,14 @@ def _add_search(
 
 
 def _add_tabucol_call(row: GraphScores) -> None:
-    """Add TabuCol in the time of the call, if there was one."""
+    """Add TabuCol in the seconds that the call took, if there was a call."""
     if spent := row.seconds.get("one_call"):
         _record(row, "tabucol_call", _one_method(row.graph.csr(), row.lower, spent, methods.tabu_search))
 
 
 def _picture(rows: list[GraphScores]) -> dict[str, Any] | None:
-    """A connected graph for the page, with DSATUR's coloring and one of the file: the graph with fewest edges of those
-    that the file colors with fewer colors, else of all.
+    """A connected graph for the page, with the colorings of DSATUR and of the file. It has the fewest edges of the
+    graphs that the file colors with fewer colors, or of all graphs if there are none.
     """
     choices = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""Pack the exported model and what tells where it comes from into one archive to fetch."""
+"""Pack the exported model and the records of where it comes from into one archive to fetch."""
 
 import hashlib
 import logging
@@ -32,7 +32,7 @@ def pack(settings: PackSettings) -> Path:
     contents |= {path.name: files.read_bytes(path, files.MAX_FILE_BYTES, HINT) for path in records}
     paths = [*(settings.models / name for name in MODEL_FILES), *records]
     modified = max(int(path.stat().st_mtime) for path in paths)
-    names = run_files.REPORT, run_files.CONFIG, run_files.STATUS  # the manifest has the last
+    names = run_files.REPORT, run_files.CONFIG, run_files.STATUS  # the last goes into the manifest
     with files.damaged(f"a record in {settings.run}", "delete it and do the whole job again: ./run.sh"):
         report, config, status = (files.read_json(settings.run / name, HINT) for name in names)
         _require_one_training(settings, contents, report, status)
@@ -41,7 +41,7 @@ def pack(settings: PackSettings) -> Path:
         metrics = read_metrics(settings.run / run_files.METRICS)
         contents[run_files.PAGE] = render(report, manifest, config, metrics).encode()
     files.write_bytes(settings.run / run_files.PAGE, contents[run_files.PAGE])
-    del contents[SUMS_FILE]  # of the export
+    del contents[SUMS_FILE]  # the checksums of the export
     contents[SUMS_FILE] = files.checksums(contents).encode()
     archive = settings.models / run_files.ARCHIVE
     with files.replace_file(archive) as temporary:
@@ -79,7 +79,7 @@ def _revision(root: Path) -> str:
 
 
 def _require_one_training(settings: PackSettings, contents: files.Contents, report: Json, status: Json) -> None:
-    """Raise UserError if the report or the checkpoint are of another model."""
+    """Raise UserError if the report is of another model, or the model is not of the best step."""
     if report["model"]["sha256"] != hashlib.sha256(contents[MODEL_FILE]).hexdigest():
         raise UserError(f"{settings.run / run_files.REPORT} is of another model than {settings.models}; evaluate again")
     exported = int(report["model"]["metadata"]["trained_steps"])

@@ -33,13 +33,13 @@ from gnn_training.training.logbook import require_logger
 
 log = logging.getLogger(__name__)
 STEPS = ("data", "check", "train", "export", "verify", "evaluate", "pack")
-SCORED_GRAPHS, CALLED_GRAPHS = 150, 16  # of the validation graphs: for the report at the end, and for one call
+SCORED_GRAPHS, CALLED_GRAPHS = 150, 16  # validation graphs that the report scores, and those that get one call
 
 
 @dataclass(frozen=True)
 class Step:
     """One command. It is done when it has succeeded and none of its files, read or written, has changed since.
-    prepares: the step with which it is done, instead of by files.
+    prepares: another step; this one is done when that one is, and has no files.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Step:
         """Write the settings to a file in the run folder; return the arguments of the Python that does the step."""
         file = run / run_files.SETTINGS_FOLDER / f"{self.name}.json"
         files.write_text(file, self.settings.model_dump_json(indent=2) + "\n")
-        return ["-m", "gnn_training", self.command, f"--settings={file}"]  # which may begin with a dash
+        return ["-m", "gnn_training", self.command, f"--settings={file}"]  # the path may begin with a dash
 
 
 def run(settings: RunSettings) -> None:
@@ -81,7 +81,7 @@ def run(settings: RunSettings) -> None:
 def dry_run(settings: RunSettings) -> None:
     """Write the settings files of the steps and print the commands of a shell that do the job. UserError as `run`."""
     steps, variables = plan(settings, locate(settings)), machine.select_gpus(settings.gpus)
-    # A rehearsal of a job for GPUs, on a machine without.
+    # Whether this is a rehearsal of a job for GPUs on a machine without GPUs.
     is_elsewhere = settings.preset in ("single", "multi") and settings.device != "cpu" and not machine.may_have_gpus()
     ranks = "one for each GPU; here is none" if is_elsewhere else num_ranks(settings)
     files.make_folder(settings.run / run_files.SETTINGS_FOLDER)
@@ -105,7 +105,7 @@ def plan(settings: RunSettings, source: DataLocation) -> list[Step]:
     manifest, best, report = source.graphs / MANIFEST_FILE, run / run_files.BEST, run / run_files.REPORT
     model, web, sums = (models / name for name in (MODEL_FILE, WEB_FILE, SUMS_FILE))
     training = settings.train_settings(source.graphs, source.generated)
-    checked = settings.model_dump() | training.model_dump() | {"tensorboard": 0}  # whose port is taken by this job
+    checked = settings.model_dump() | training.model_dump() | {"tensorboard": 0}  # this job takes the port
     exporting = ExportSettings(run=run, models=models)
     verifying = exporting.model_copy(update={"verify_only": True})
     evaluating = EvaluateSettings(
@@ -120,7 +120,7 @@ def plan(settings: RunSettings, source: DataLocation) -> list[Step]:
     if source.generated:
         generating = GenerateSettings(recipe=settings.recipe, out=source.graphs, seed=settings.seed)
         steps.append(Step("data", "generate", generating, (manifest,)))
-    records = (run / name for name in (run_files.CONFIG, run_files.METRICS, run_files.STATUS))  # that pack needs
+    records = (run / name for name in (run_files.CONFIG, run_files.METRICS, run_files.STATUS))  # which pack needs
     packed = run / run_files.PAGE, models / run_files.ARCHIVE
     train = Step("train", "train", training, (manifest, best, *records))
     return [
@@ -135,8 +135,8 @@ def plan(settings: RunSettings, source: DataLocation) -> list[Step]:
 
 
 class StepRecord:
-    """A JSON file of the steps: with which version of this program, settings and files each has succeeded, and how long
-    it took in all. If it is damaged, no step is done: they find what they have made.
+    """A JSON file that records the steps: with which version of this program, settings and files each has succeeded,
+    and how long it took in all. If the file is damaged, no step counts as done; the steps find what they have made.
     """
 
     def __init__(self, path: Path):
@@ -157,18 +157,18 @@ class StepRecord:
         return bool(step.files) and all(then.get(name) == now for name, now in _state(step).items())
 
     def other_version(self, step: Step) -> str | None:
-        """The version that has done the step if it was another one."""
+        """The version that has done the step, if it was another one than this; else None."""
         then = self._states.get(step.name, {})
-        version = then.get("version", "0.6.0 or older")  # which did not record it
+        version = then.get("version", "0.6.0 or older")  # these did not record it
         return version if "files" in then and version != __version__ else None
 
     @property
     def seconds(self) -> float:
-        """Of all steps in all starts."""
+        """The seconds of all steps in all starts."""
         return sum(state["seconds"] for state in self._states.values())
 
     def add(self, step: Step, seconds: float, is_done: bool) -> None:
-        """Add a start of a step that took so long, and whether it succeeded."""
+        """Record a start of a step: its seconds, and whether it succeeded."""
         state = self._states.setdefault(step.name, {"seconds": 0.0})
         state["seconds"] = round(state["seconds"] + seconds, 1)
         state |= _state(step) if is_done else {}
@@ -189,7 +189,7 @@ def _stamp(path: Path) -> list[int]:
 
 
 def _tensorboard(settings: RunSettings) -> AbstractContextManager[object]:
-    """Show the curves in a browser meanwhile, if a port is named."""
+    """A context in which TensorBoard shows the curves in a browser, if a port is named."""
     host, port = settings.tensorboard_host, settings.tensorboard
     if not port:
         return nullcontext()

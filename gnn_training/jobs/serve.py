@@ -63,7 +63,7 @@ def served_files(settings: ServeSettings) -> dict[str, Path]:
 
 
 class PageServer(ThreadingHTTPServer):
-    """Says nothing of connections that end."""
+    """A server that says nothing of connections that end."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exc_info()[1], OSError):
@@ -71,15 +71,15 @@ class PageServer(ThreadingHTTPServer):
 
 
 class PageHandler(SimpleHTTPRequestHandler):
-    """Sends a served file, or 404."""
+    """A handler that sends a served file, or 404."""
 
     served: dict[str, Path]
     extensions_map = TYPES
     timeout = 60  # seconds, for a connection that sends nothing
 
     def send_head(self) -> Any:
-        """Send the head of an answer. Another host is refused: a name that a foreign page has pointed at this machine
-        would let it read the model.
+        """Send the head of an answer. Refuse requests to another host: a foreign page could point a name of its own at
+        this machine and read the model.
         """
         port = self.connection.getsockname()[1]
         if self.headers["Host"] in (f"127.0.0.1:{port}", f"localhost:{port}"):
@@ -87,7 +87,7 @@ class PageHandler(SimpleHTTPRequestHandler):
         return self.send_error(HTTPStatus.FORBIDDEN)
 
     def translate_path(self, path: str) -> str:
-        """The file of an address; of any other address, one that does not exist. A FIFO would never begin."""
+        """The file of an address, or a path that does not exist if none is served. Reading a FIFO would block."""
         file = self.served.get(path.partition("?")[0])
         return str(file) if file and file.is_file() else os.devnull + "/"
 

@@ -15,7 +15,7 @@ from gnn_training.settings import TrainSettings
 from gnn_training.training.logbook import require_logger
 from gnn_training.training.trainer import Trainer
 
-SAME_SIGNAL_SECONDS = 1.0  # between signals that have one cause, such as a `timeout` that sends two
+SAME_SIGNAL_SECONDS = 1.0  # signals within this time have one cause, such as a `timeout` that sends two
 
 
 def train(settings: TrainSettings) -> None:
@@ -48,8 +48,8 @@ def train_rank(settings: TrainSettings) -> None:
 
 
 def _note_signal(signals: list[float], number: int, _frame: object) -> None:
-    """Note when a signal to stop came; a later one ends a process that is the only one. Of several, whoever has started
-    them decides: Ctrl-C reaches them directly, too.
+    """Note when a signal to stop came. A later one ends this process if it is the only rank; of several ranks, the
+    process that has started them decides, because Ctrl-C reaches the ranks directly, too.
     """
     now = time.monotonic()
     if signals and now - signals[0] > SAME_SIGNAL_SECONDS and "RANK" not in os.environ:

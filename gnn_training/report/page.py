@@ -18,13 +18,13 @@ from gnn_training.errors import UserError, printable
 from gnn_training.graph import Graph, num_colors
 from gnn_training.report.scores import COMPARED_SECONDS, METHODS, PLANTED, tables
 
-DRAWN_NODES, DRAWN_EDGES = 400, 10_000  # above, a picture is one dark spot
-NUMBERED_NODES = 120  # up to which the number of its color stands in a node
-INK = "#010203"  # in a figure; on the page it is the color of the text, dark or light
+DRAWN_NODES, DRAWN_EDGES = 400, 10_000  # most of a picture: with more, it is one dark spot
+NUMBERED_NODES = 120  # up to so many nodes, every node is labelled
+INK = "#010203"  # ink of a figure, which the page replaces by the color of its text
 INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
 STYLE: Any = dict.fromkeys(INKED, INK) | {"svg.fonttype": "none", "svg.hashsalt": "page", "legend.frameon": False}
 IN_EVERY_PAGE = b"<pre>coloring-gnn color graph.col --model"
-SMOOTHED = 0.1  # share of the records that a mean is over
+SMOOTHED = 0.1  # share of the records that a moving mean covers
 Json = dict[str, Any]
 
 
@@ -49,7 +49,7 @@ def require_drawable(graph: Graph) -> None:
 
 def draw(graph: Graph, colors: np.ndarray, method: str, names: Sequence[Any] = ()) -> Figure:
     """Draw a coloring, colors (N,), titled with the method that found it. The same graph has the same layout. names
-    (N,): of the nodes, to be shown; numbers are not: those of the colors are shown instead.
+    (N,): those of the nodes, to be shown; without names, or if they are a range, the numbers of the colors are shown.
     """
     network, count, color_ids = as_networkx(graph), num_colors(colors), np.unique(colors, return_inverse=True)[1]
     shades = matplotlib.colormaps["tab10" if count <= 10 else "tab20" if count <= 20 else "turbo"]
@@ -57,9 +57,9 @@ def draw(graph: Graph, colors: np.ndarray, method: str, names: Sequence[Any] = (
     is_numbered = graph.num_nodes <= NUMBERED_NODES
     labels = (color_ids + 1).tolist()
     if names and not isinstance(names, range):
-        labels = [printable(str(name)).replace("$", r"\$") for name in names]  # which begins a formula
+        labels = [printable(str(name)).replace("$", r"\$") for name in names]  # $ begins a formula
     opacity = 40 + round(160 * min(1, 200 / max(graph.num_edges, 1)))  # of 255; many edges are paler
-    # Springs that start there keep its shape. It says nothing of a graph in several parts.
+    # Springs that start at the spectral layout keep its shape. It says nothing of a graph in several parts.
     start = nx.spectral_layout(network) if len(network) > 2 and nx.is_connected(network) else None
     places = nx.spring_layout(network, pos=start, seed=0, iterations=100)
     figure = Figure(figsize=(4.4, 4.4), layout="constrained")
@@ -86,7 +86,7 @@ def render(report: Json, manifest: Json | None = None, config: Json | None = Non
     """The page of an evaluation, and of the training before it if its manifest, settings and records are given. The
     same numbers give the same page.
     """
-    import jinja2  # a picture does without
+    import jinja2  # pictures do not need it
 
     environment = jinja2.Environment(loader=jinja2.PackageLoader("gnn_training.report", "."), autoescape=True,
                                      trim_blocks=True, undefined=jinja2.StrictUndefined)  # fmt: skip
@@ -95,7 +95,7 @@ def render(report: Json, manifest: Json | None = None, config: Json | None = Non
     gaps = [scores["mean_gap"] for scores in report["summary"]["methods"].values()]
     with matplotlib.rc_context(STYLE):
         steps, checks = ([record for record in metrics if record["kind"] == k] for k in ("train", "validation"))
-        gains = [record for record in checks if "gain" in record]  # not in those of earlier versions
+        gains = [record for record in checks if "gain" in record]  # records of earlier versions have none
         losses = {name: (steps, name) for name in ("saved", "graph_type", "rounds")}
         curves = {
             "colors that training saves": {"validation graphs": (gains, "gain")},
@@ -114,8 +114,8 @@ def render(report: Json, manifest: Json | None = None, config: Json | None = Non
 
 
 def _curves(label: str, curves: Mapping[str, tuple[Sequence[Json], str]]) -> str:
-    """A figure over the steps; curves: records and what to take of them, by name. What has an error gets a band of one
-    standard error; of what every step has, the mean of the records around it stands before their own pale line.
+    """A figure of curves over the steps. curves: by name, records and the key of their value. Values with an error get
+    a band of one standard error; other values are a pale line behind their moving mean.
     """
     figure = Figure(figsize=(4.4, 3), layout="constrained")
     axes = figure.subplots()

@@ -23,16 +23,16 @@ SCORE_COLUMNS = {
     "graphs": "graphs", "mean_colors": "mean colors", "mean_gap": "mean gap", "dsatur_gap_there": "DSATUR there",
     "at_best_known": "at best known", "wins": "wins", "ties": "ties", "losses": "losses", "median_seconds": "median s",
 }  # fmt: skip
-COMPARED_SECONDS = 0.2  # of TabuCol and the rules, unless seconds are given
-SIZES = (100, 250, 500, 1000)  # nodes, from which graphs count as larger
+COMPARED_SECONDS = 0.2  # seconds of TabuCol and of each rule, unless others are given
+SIZES = (100, 250, 500, 1000)  # numbers of nodes at which the next class of sizes begins
 SHOWN_GRAPHS = 100  # with more graphs there is no table of graphs
 PLANTED_COLORING = {"planted", "leighton"}  # families whose label is a planted coloring, which searches rarely find
-PLANTED = "planted coloring"  # row of all families of PLANTED_COLORING
+PLANTED = "planted coloring"  # title of the row that sums up PLANTED_COLORING
 
 
 @dataclass
 class GraphScores:
-    """One graph. A method that was not asked for, or would have taken too much time or memory, is missing."""
+    """The scores of one graph. A method that was not asked for, or needs too much time or memory, is missing."""
 
     graph: Graph  # not in the report
     name: str
@@ -44,9 +44,9 @@ class GraphScores:
     lower: int  # number of colors at which a search ends; not in the report
     colors: dict[str, int] = field(default_factory=dict)  # by method, a key of METHODS; DSATUR is always there
     seconds: dict[str, float] = field(default_factory=dict)
-    progress: dict[str, list[tuple[float, int]]] = field(default_factory=dict)  # seconds and colors, each time fewer
+    progress: dict[str, list[tuple[float, int]]] = field(default_factory=dict)  # seconds and colors at each gain
     conflicts: int | None = None  # edges whose ends have the same class in one call, before decoding
-    chromatic: float | None = None  # number of colors that the network says the graph needs
+    chromatic: float | None = None  # the network's estimate of the chromatic number
     gpu: int | None = None  # number of the GPU that search had beside its threads
     published: dict[str, bool] = field(default_factory=dict)  # by solver: whether it reached the best known number
     colorings: dict[str, np.ndarray] = field(default_factory=dict)  # of a graph that can be drawn; not in the report
@@ -77,8 +77,8 @@ def summarize(rows: Sequence[GraphScores]) -> dict[str, Any]:
 
 
 def by_family(rows: Sequence[GraphScores]) -> dict[str, dict[str, Any]]:
-    """The summary of every family, of every size without planted colorings, and of these; empty if no row has a family.
-    A family such as "q = 3, n = 16" counts in "q = 3" too, and tells its size.
+    """The summary of every family, of every size without planted colorings, and of planted colorings; {} if no row has
+    a family. A family such as "q = 3, n = 16" counts in "q = 3" too; such names tell the size.
     """
     groups: dict[str, list[GraphScores]] = {}
     for row in rows:
@@ -88,8 +88,8 @@ def by_family(rows: Sequence[GraphScores]) -> dict[str, dict[str, Any]]:
     if groups and not any("," in name for name in groups):
         for low, high in pairwise((1, *SIZES, math.inf)):
             size = f"{low} to {high - 1} nodes" if math.isfinite(high) else f"{low} nodes and more"
-            if there := [row for row in without_planted(rows) if low <= row.num_nodes < high]:
-                groups[size] = there
+            if of_size := [row for row in without_planted(rows) if low <= row.num_nodes < high]:
+                groups[size] = of_size
                 names.append(size)
     if len(without_planted(rows)) < len(rows):
         groups[PLANTED] = [row for row in rows if row.family in PLANTED_COLORING]
@@ -123,8 +123,8 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def verdict(rows: Sequence[GraphScores], seconds: float) -> str:
-    """A sentence: how many colors the trained rule saves against others with so many seconds each, and which file to
-    use. "" if it was not compared. Differences are means of pairs, with one standard error; two of them count.
+    """A sentence that says how many colors the trained rule saves against others with so many seconds each, and which
+    file to use; "" if it was not compared. Differences are means of pairs, with one standard error; two of them count.
     """
     done = [row for row in rows if {"rule", "tabucol"} <= row.colors.keys()]
     if not done:
@@ -155,7 +155,7 @@ def verdict(rows: Sequence[GraphScores], seconds: float) -> str:
 
 
 def search_resources(seconds: float, threads: int, gpus: Mapping[int, str]) -> str:
-    """What search had for a graph; "" if it was not asked for. gpus: names by number."""
+    """A sentence about the resources of search; "" if it was not asked for. gpus: names by number."""
     if not seconds:
         return ""
     had = f"Search had {threads} thread{'s' * (threads > 1)} and {seconds:g} s for a graph"
