@@ -305,7 +305,7 @@ class EvaluateSettings(SearchSettings):
     seconds: Amount = 0.0
     """Also let `color` search each graph for this many seconds; 0 leaves it out."""
     calls: Count = 0
-    """Most graphs to give to the model, in one call each; 0 takes all. The others get no score of one call."""
+    """Most graphs that get a call of the model and, with --seconds, a search by `color`; 0 takes all."""
     tabucol: bool = False
     """Also run TabuCol and the search with trained, untrained and shipped weights, each for --seconds (0.2 s if 0) on
     one thread, and TabuCol for the time of the call.

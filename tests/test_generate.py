@@ -28,6 +28,7 @@ from gnn_training.data.labelling import split
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import StorageError, UserError
 from gnn_training.graph import Graph, is_proper
+from gnn_training.jobs import dataset
 from gnn_training.jobs.dataset import generate, import_graphs
 from gnn_training.settings import GenerateSettings, ImportSettings
 
@@ -340,3 +341,13 @@ def test_an_interrupted_import_continues(tmp_path: Path, monkeypatch, caplog):
     for path in (tmp_path / "packed").glob(".parts/*/0-000000.safetensors"):
         path.unlink()
     assert len(import_here(chosen)) == 20 and "continuing: 10 of 20 graphs are labelled" in caplog.text
+
+
+def test_graphs_of_an_archive_share_the_long_searches_of_an_import(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(dataset, "LONG_SEARCHES", 2)
+    with tarfile.open(tmp_path / "graphs.tar.gz", "w:gz") as archive:
+        for seed in range(6):
+            archive.add(write_col(tmp_path, small_graphs.random_graph(40, 0.5, seed), f"{seed}"), f"{seed}.col")
+    archive = tmp_path / "graphs.tar.gz"
+    data = import_here(importing(archive, out=tmp_path / "packed", label_seconds=0.1))
+    assert len(data) == 6 and 0 < (data.search_rounds > 0).sum() <= 2

@@ -25,7 +25,7 @@ from gnn_training.errors import MachineError, UserError
 from gnn_training.graph import UNNAMED_FAMILY, Instance, is_proper
 from gnn_training.network.crossover_weights import zero_weights
 from gnn_training.onnx_program.session import Model
-from gnn_training.search.crossover import Parent, children, crossover, features_of, node_values
+from gnn_training.search.crossover import Individual, children, crossover, features_of, node_values
 from gnn_training.search.engine import UNTRAINED, Budget, Portfolio, Worker
 from gnn_training.search.gpu_workers import GROUPS, chosen_gpus
 from gnn_training.search.islands import Island
@@ -149,7 +149,7 @@ def test_what_gpus_cannot_be_is_said(which: str, count: int, message: str, tmp_p
 def test_an_island_whose_parents_are_alike_meets_another_that_is_far_and_else_begins_again():
     """Far: another color for more than a tenth of the nodes, under the best names of the colors."""
     island, colors = Island(GRAPH.csr()), np.arange(40, dtype=np.int32) % 4
-    parents = [Parent(3, colors, colors)] * 2
+    parents = [Individual(3, colors, colors)] * 2
     island.begin(colors, 4)
     for changed, is_far in ((3, False), (8, True)):
         other = (colors + 1) % 4  # other names
@@ -190,7 +190,7 @@ def test_many_pairs_of_some_graphs_are_crossed_at_once_as_one_pair_is(kinds: tup
         np.testing.assert_allclose(x[i, :, :n].numpy().swapaxes(0, 1), expected, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(values[i, :, :n], node_values(expected, colors, k, weights), rtol=1e-3, atol=1e-4)
         assert (found[:, i, n:] == -1).all()
-        parents = [Parent(0, *each) for each in zip(colors, ages, strict=True)]
+        parents = [Individual(0, *each) for each in zip(colors, ages, strict=True)]
         one = children(lists, parents, k, weights, by_network[i])
         for flag, child, same in zip(by_network[i], found[:, i, :n], one, strict=True):
             assert flag or child.tolist() == same.tolist()
@@ -210,7 +210,7 @@ def test_islands_of_a_search_exchange_their_second_parents(monkeypatch: pytest.M
         others = list[GpuIsland]()
         others += (GpuIsland(worker, 0, number, others) for number in range(8))
         islands += others
-    parents = [[Parent(2 * i + j, colors, colors) for j in range(2)] for i in range(16)]
+    parents = [[Individual(2 * i + j, colors, colors) for j in range(2)] for i in range(16)]
     IslandBatch([lists], zero_weights(), torch.device("cpu")).cross(list(zip(islands, parents, strict=True)))
     firsts, seconds = ([pair[j].conflicts for pair in parents] for j in range(2))
     assert firsts == list(range(0, 32, 2)) and seconds != list(range(1, 32, 2))

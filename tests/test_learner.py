@@ -133,6 +133,15 @@ def test_a_trial_step_searches_and_leaves_everything_as_it_was(data: PackedGraph
     assert tiny_runs.differences(one.learner.state(), other.learner.state()) == []
 
 
+def test_predictions_without_states_stay_as_they_are(data: PackedGraphs, rt: Runtime):
+    one = Trainer(data, rt, weight_decay=0.3)
+    one.learner.has_states, before = False, one.weights
+    one.learner.update(one.batch()[0])
+    names, weights = zip(*one.learner.network.named_parameters(), strict=True)
+    changed = (one.weights != before).split([weight.numel() for weight in weights])
+    assert [name for name, part in zip(names, changed, strict=True) if part.any()] == ["rule"]
+
+
 def test_the_largest_step_is_tried_with_pairs_of_self_play_where_there_will_be_some(data: PackedGraphs, rt: Runtime):
     for minutes, expected in ((1.0, [5]), (0.0, [None])):
         one, tried = Trainer(data, rt, self_play=minutes, batch_pairs=5), []

@@ -13,7 +13,7 @@ from torch.nn.functional import cosine_similarity
 from gnn_training.contract import GRAPH_TYPES, UNKNOWN_TYPE
 from gnn_training.graph import Graph
 from gnn_training.network.network import ColoringNetwork
-from gnn_training.network.rule import NUM_WEIGHTS
+from gnn_training.network.rule import NONE_FOUND, NUM_WEIGHTS
 from gnn_training.network.states import STATE_FEATURES
 from gnn_training.search.batches import Searcher, search_on_cpu
 from gnn_training.search.first_colorings import first_coloring
@@ -111,6 +111,16 @@ def test_graphs_without_a_difference_say_nothing_and_none_can_outweigh_the_other
     assert (gradient(network, singles(20), finds(lambda weights: 9.0, lambda weights: 5.0)) == 0).all()
     b = singles(1)
     assert gradient(network, b, finds(lambda weights: 1000 * weights[..., 0])).norm() <= b.epsilon.norm()
+
+
+def test_a_color_that_is_saved_in_the_last_round_counts(network: ColoringNetwork):
+    """After it, the search has met no coloring with conflicts."""
+    b = singles(20)
+    saved, others = (finds(lambda weights: 9.0, lambda weights, left=left: left) for left in (NONE_FOUND, 0.0))
+    assert terms_of(network, b, saved, ROUNDS)["gap"] == terms_of(network, b, others, ROUNDS)["gap"]
+    lucky = finds(lambda weights: 9.0, lambda weights: torch.where(weights[..., 0] > network.rule[0], NONE_FOUND, 5.0))
+    unlucky = finds(lambda weights: 9.0, lambda weights: torch.where(weights[..., 0] > network.rule[0], 0.0, 5.0))
+    torch.testing.assert_close(gradient(network, b, lucky), gradient(network, b, unlucky))
 
 
 def test_a_change_and_its_opposite_give_the_same_gradient(network: ColoringNetwork):

@@ -12,7 +12,7 @@ import numpy as np
 from gnn_training.graph import Graph
 from gnn_training.network.crossover_weights import zero_weights
 from gnn_training.onnx_program.session import Model
-from gnn_training.search.crossover import GENERATION, Parent, children
+from gnn_training.search.crossover import GENERATION, Individual, children
 from gnn_training.search.kernels import first_fit
 from gnn_training.search.search_kernel import SearchTask, search_graph
 
@@ -70,7 +70,7 @@ def crossovers() -> list[dict]:
     for nodes, groups, percent, k in [(1, 1, 0, 1), (60, 60, 50, 7), (200, 12, 60, 20), (300, 300, 10, 9)]:
         limits = [k] * nodes + [GENERATION] * nodes
         numbers = [number % limit for number, limit in zip(random_numbers(k), limits * 2, strict=False)]
-        parents = [Parent(1, *each) for each in np.array(numbers, np.int32).reshape(2, 2, nodes)]
+        parents = [Individual(1, *each) for each in np.array(numbers, np.int32).reshape(2, 2, nodes)]
         lists, sums = same_graph(nodes, groups, percent).csr(), {}
         for name, weights in (("found", Model().crossover), ("by_size", zero_weights())):
             found = children(lists, parents, k, weights)

@@ -20,7 +20,7 @@ from gnn_training.jobs.train import train
 from gnn_training.network.crossover_network import CrossoverNetwork, squared_errors
 from gnn_training.network.crossover_weights import zero_weights
 from gnn_training.search import kernels
-from gnn_training.search.crossover import Parent, children
+from gnn_training.search.crossover import Individual, children
 from gnn_training.settings import TrainSettings
 from gnn_training.training import self_play
 from gnn_training.training.games import CHILDREN, RECORDED, Pair, Player, batch_of
@@ -54,7 +54,7 @@ def test_classes_are_drawn_on_a_gpu_as_they_are_on_cores(monkeypatch: pytest.Mon
     from gnn_training.training.gpu_games import GameBatch, GpuIsland, GpuPlayer
 
     lists, k, ages, left = random_graph(60, 0.5).csr(), 10, np.zeros(60, np.int32), itertools.count()
-    made = [Parent(i, ages, ages) for i in range(CHILDREN)]
+    made = [Individual(i, ages, ages) for i in range(CHILDREN)]
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: simulated_cuda.properties())
     monkeypatch.setattr(GameBatch, "launch", lambda _, islands, *others: [made for _ in islands])
     monkeypatch.setattr(Player, "conflicts_left", lambda *_: next(left))
@@ -62,7 +62,7 @@ def test_classes_are_drawn_on_a_gpu_as_they_are_on_cores(monkeypatch: pytest.Mon
     network, rng = CrossoverNetwork(width=4, layers=1), np.random.default_rng(0)
     torch.nn.init.normal_(network.direct.weight, std=0.1)
     weights, colors = network.weights(), kernels.dsatur(*lists)
-    pairs = [[Parent(0, rng.integers(0, k, 60).astype(np.int32), ages) for _ in range(2)] for _ in range(60)]
+    pairs = [[Individual(0, rng.integers(0, k, 60).astype(np.int32), ages) for _ in range(2)] for _ in range(60)]
     shares = {}
     for kind in (Player, GpuPlayer):
         players = [kind(0, lists, colors, 1, weights, seed) for seed in range(len(pairs))]

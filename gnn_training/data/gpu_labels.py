@@ -13,7 +13,7 @@ from gnn_training.data.packed import Row
 from gnn_training.errors import MachineError
 from gnn_training.files import reason
 from gnn_training.graph import Graph
-from gnn_training.search.crossover import GENERATION, Parent
+from gnn_training.search.crossover import GENERATION, Individual
 from gnn_training.search.engine import Budget, Portfolio, SearchWeights, Worker
 from gnn_training.search.gpu_islands import IslandBatch
 from gnn_training.search.gpu_searches import fitting
@@ -36,7 +36,7 @@ class Labeller(Worker):
         super().offer(colors)
         self.left = self.generations
 
-    def on_generation(self, parents: Sequence[Parent], k: int) -> None:
+    def on_generation(self, parents: Sequence[Individual], k: int) -> None:
         """Count a generation of an island; end the search if no generation or no time is left."""
         self.left -= 1
         self.until = min(self.until, time.monotonic() + self.seconds)

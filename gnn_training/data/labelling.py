@@ -9,7 +9,7 @@ import logging
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +56,7 @@ class LabelPlan:
     rule: tuple[float, ...] = ()  # weights of the trained rule, which takes part in the search; () for none
     crossover: str = ""  # weights of the crossover network as JSON; "": children take the largest classes
     long_search_every: int = 0  # one in so many graphs gets a long search; 0 for none
+    max_long_searches: int = 0  # instead, the number of long searches for all sources, at most; 0 if it is not known
 
     @property
     def trained(self) -> "engine.SearchWeights":
@@ -79,6 +80,8 @@ def label_all(
         if _is_finished(folder, plan.origin):
             return PackedGraphs.open(folder)
         pending = list(sources)
+        if plan.max_long_searches:
+            plan = replace(plan, long_search_every=-(-len(pending) // plan.max_long_searches))
         work = repr((packed.VERSION, CHUNK, plan, pending))  # other work has parts of its own
         parts = folder / PARTS / hashlib.sha256(work.encode()).hexdigest()[:16]
         files.make_folder(parts)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from gnn_training.contract import GRAPH_TYPES, SHIPPED_MODEL
 from gnn_training.data import sources
@@ -36,7 +37,7 @@ def generate(settings: GenerateSettings) -> PackedGraphs:
         return [replace(copy, index=next(unused[copy.family])) for copy in duplicates]
 
     origin = {"recipe": settings.recipe, "graphs": len(graphs)}
-    plan = _plan(settings, origin, tuple(recipe.counts), recipe.moves, recipe.long_search_every)
+    plan = _plan(settings, origin, tuple(recipe.counts), recipe.moves, long_search_every=recipe.long_search_every)
     return label_all(graphs, settings.out, plan, settings.workers, redraw, chosen_gpus(settings.gpus))
 
 
@@ -48,23 +49,23 @@ def import_graphs(settings: ImportSettings) -> PackedGraphs:
         log.info("not read: %d tables, such as %s; %s", len(tables), tables[0], sources.BY_NAME)
     origin: dict = {"sources": [str(path.resolve()) for path in settings.sources]}
     origin |= {"files": len(paths), "state": _state(paths)}
-    families, every = (*GRAPH_TYPES, UNNAMED_FAMILY), -(-len(paths) // LONG_SEARCHES)
-    plan = _plan(settings, origin, families, RECIPES["full"].moves, every, settings.skip_bad)
+    plan = _plan(
+        settings, origin, (*GRAPH_TYPES, UNNAMED_FAMILY), RECIPES["full"].moves, skip_bad=settings.skip_bad,
+        max_long_searches=LONG_SEARCHES,
+    )  # fmt: skip
     graph_files = _unpack_archives(paths, settings.out / PARTS / "unpacked", settings.skip_bad)
     return label_all(graph_files, settings.out, plan, settings.workers, gpus=chosen_gpus(settings.gpus))
 
 
-def _plan(
-    settings: LabelSettings, origin: dict, families: tuple[str, ...], moves: int, every: int, skip_bad: bool = False
-) -> LabelPlan:
-    """How to label, with the trained rule of the shipped file. every: one in so many graphs gets a long search."""
+def _plan(settings: LabelSettings, origin: dict, families: tuple[str, ...], moves: int, **others: Any) -> LabelPlan:
+    """Return the plan of the labels, with the trained weights of the shipped file. others: of LabelPlan."""
     origin |= {"iterations": moves} | settings.model_dump(include={"seed", "label_seconds"})
     if settings.gpus != "none":  # GPUs give other labels
         origin |= {"gpus": settings.gpus}
     model = Model(SHIPPED_MODEL, 1)
     return LabelPlan(
         families=families, moves=moves, seconds=settings.label_seconds, seed=settings.seed, origin=origin,
-        skip_bad=skip_bad, rule=tuple(model.rule.tolist()), crossover=to_text(model.crossover), long_search_every=every,
+        rule=tuple(model.rule.tolist()), crossover=to_text(model.crossover), **others,
     )  # fmt: skip
 
 

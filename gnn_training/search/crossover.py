@@ -23,7 +23,7 @@ GENERATION = 5_000  # moves of TabuCol on a child
 LOG_GENERATION = math.log1p(GENERATION)
 
 
-class Parent(NamedTuple):
+class Individual(NamedTuple):
     """A coloring of a generation."""
 
     conflicts: int
@@ -31,14 +31,14 @@ class Parent(NamedTuple):
     ages: np.ndarray  # (N,) int32, moves of TabuCol since a node took its color
 
 
-def stacked(parents: Sequence[Parent]) -> tuple[np.ndarray, np.ndarray]:
+def stacked(parents: Sequence[Individual]) -> tuple[np.ndarray, np.ndarray]:
     """Colors and ages (2, N) of two parents."""
     return np.stack([parent.colors for parent in parents]), np.stack([parent.ages for parent in parents])
 
 
 def children(
     lists: NeighbourLists,
-    parents: Sequence[Parent],
+    parents: Sequence[Individual],
     k: int,
     weights: CrossoverWeights,
     by_network: Sequence[bool] = (True, True),

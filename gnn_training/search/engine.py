@@ -21,7 +21,7 @@ from gnn_training.machine import available_bytes
 from gnn_training.network.crossover_weights import CrossoverWeights, zero_weights
 from gnn_training.processes import interrupts
 from gnn_training.search import kernels
-from gnn_training.search.crossover import Parent
+from gnn_training.search.crossover import Individual
 from gnn_training.search.first_colorings import SIGNAL_SECONDS, seeded
 
 log = logging.getLogger(__name__)
@@ -203,7 +203,7 @@ class Worker:
             self.offer(result.colors)
         return result._replace(work=result.work + EMPTY_SLICE)
 
-    def on_generation(self, parents: Sequence[Parent], k: int) -> None:
+    def on_generation(self, parents: Sequence[Individual], k: int) -> None:
         """A hook for subclasses, called after every generation of crossover search with the parents of the next one."""
 
 

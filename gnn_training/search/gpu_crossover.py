@@ -50,7 +50,7 @@ class BatchedCrossover:
     @torch.no_grad()
     def values(self, graph: Tensor, k: Tensor, parents: Tensor, ages: Tensor) -> Tensor:
         """The network's values (P, 2, N) of the nodes of pairs, from int64 tensors: graph (P,), positions among the
-        graphs; k (P,); parents and ages (P, 2, N), see `Parent`.
+        graphs; k (P,); parents and ages (P, 2, N), see `Individual`.
         """
         n = parents.shape[2]
         size = max(1, CROSSED // (2 * n * (int(k.max()) + 1 + (n if self.only is None else 0))))

@@ -16,7 +16,7 @@ from gnn_training.network import rule
 from gnn_training.network.crossover_weights import CrossoverWeights
 from gnn_training.search import search_cuda
 from gnn_training.search.batches import copied_to
-from gnn_training.search.crossover import Parent, stacked
+from gnn_training.search.crossover import Individual, stacked
 from gnn_training.search.engine import Worker
 from gnn_training.search.gpu_crossover import BatchedCrossover, pad_rows
 from gnn_training.search.gpu_searches import ChildSearcher, shared_memory
@@ -49,7 +49,7 @@ class GpuIsland(Island):
         self.best = self.worker.search.best
         self.begin(self.best if self is self.others[0] else self.first, int(self.best.max()))
 
-    def keep(self, children: list[Parent]) -> bool:
+    def keep(self, children: list[Individual]) -> bool:
         """Keep the children, and offer a child without conflicts to the search. Return False if the search now looks
         for fewer colors; otherwise `children` holds the next parents afterwards.
         """
@@ -64,13 +64,13 @@ class GpuIsland(Island):
         self.worker.on_generation(children, self.k)
         return True
 
-    def check(self, child: Parent) -> None:
+    def check(self, child: Individual) -> None:
         """Raise MachineError if a child has another number of conflicts than the GPU has counted."""
         counted = int((child.colors[self.lists.sources] == child.colors[self.lists.neighbours]).sum()) // 2
         if counted != child.conflicts:
             raise MachineError(f"it returns a coloring with {counted} conflicts and counts {child.conflicts}")
 
-    def choose_next(self, parents: list[Parent]) -> bool:
+    def choose_next(self, parents: list[Individual]) -> bool:
         """Choose the next starts, see `choose_starts`, with the elite of a random island as `other`."""
         mate = self.others[self.random.integers(len(self.others))]
         other = mate.elite[0].colors if mate is not self and mate.elite else None
@@ -127,7 +127,7 @@ class IslandBatch:
 
     def launch(
         self, islands: Sequence[GpuIsland], starts: Sequence[Sequence[np.ndarray]], rounds: int
-    ) -> list[list[Parent]]:
+    ) -> list[list[Individual]]:
         """Search from the starts (N,) of islands. Return the children of each, or [] if all searches are over."""
         owners = [island for island, several in zip(islands, starts, strict=True) for _ in several]
         graph, k, seeds = np.array([(each.graph, each.k, each.random.integers(2**31)) for each in owners]).T
@@ -139,7 +139,7 @@ class IslandBatch:
             time.sleep(POLL_SECONDS)
         conflicts, colors, ages = (each.cpu().numpy().astype(np.int32) for each in children)
         made = [
-            Parent(int(left), *(x[: len(owner.first)] for x in (of_nodes, since)))
+            Individual(int(left), *(x[: len(owner.first)] for x in (of_nodes, since)))
             for owner, left, of_nodes, since in zip(owners, conflicts, colors, ages, strict=True)
         ]
         if any(child.colors.min() < 0 or child.colors.max() >= most for most, child in zip(k, made, strict=True)):
@@ -149,7 +149,7 @@ class IslandBatch:
         offsets = np.cumsum([0, *map(len, starts)])
         return [made[i:end] for i, end in zip(offsets, offsets[1:], strict=False)]
 
-    def cross(self, generation: Sequence[tuple[GpuIsland, list[Parent]]]) -> None:
+    def cross(self, generation: Sequence[tuple[GpuIsland, list[Individual]]]) -> None:
         """Make the next starts of islands from parents. Islands of a search first exchange their second parents."""
         for island, _ in generation:
             if island is island.others[0] and len(island.others) > 1:
@@ -167,7 +167,7 @@ class IslandBatch:
             island.starts = [start[: len(island.first)] for start in starts]
 
     def tensors(
-        self, islands: Sequence[GpuIsland], pairs: Sequence[Sequence[Parent]]
+        self, islands: Sequence[GpuIsland], pairs: Sequence[Sequence[Individual]]
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Graph, k, colors and ages of pairs, as `BatchedCrossover` takes them."""
         places = np.array([(island.graph, island.k) for island in islands]).T

@@ -8,7 +8,7 @@ from operator import itemgetter
 import numpy as np
 
 from gnn_training.graph import NeighbourLists
-from gnn_training.search.crossover import Parent
+from gnn_training.search.crossover import Individual
 
 ELITE = 10  # generations of a period; after each period, the best child of the period before it returns as a parent
 ALIKE = 0.99  # if two parents agree on a larger share of the nodes, one of them is replaced
@@ -35,9 +35,11 @@ class Island:
         self.k, self.generation = k, 0
         self.starts = [each.copy() if each.max() < k else largest_classes(each, k) for each in (first, self.second)]
         self.by_network = [False, False]  # for each start; equal if the starts are no children
-        self.elite: list[Parent] = []  # best child of the present period of ELITE generations, and of the one before
+        self.elite: list[
+            Individual
+        ] = []  # best child of the present period of ELITE generations, and of the one before
 
-    def take(self, parents: list[Parent]) -> None:
+    def take(self, parents: list[Individual]) -> None:
         """Take in the children that the search has made of the starts. The list then holds the next parents."""
         if self.by_network[0] != self.by_network[1]:
             network, size = (parents[self.by_network.index(choice)].conflicts for choice in (True, False))
@@ -51,7 +53,7 @@ class Island:
             parents[0] = self.elite[1]
             self.elite = [top, self.elite[0]]
 
-    def choose_starts(self, parents: Sequence[Parent], chance: int, other: np.ndarray | None = None) -> bool:
+    def choose_starts(self, parents: Sequence[Individual], chance: int, other: np.ndarray | None = None) -> bool:
         """Choose the next starts. Return True if the caller must make them: children of these parents, by the rules
         that `by_network` names. If the parents are too similar, return False: the starts are the first parent and
         `other` (N,), or an uncolored graph if `other` is not far from the first parent. chance: random bits.

@@ -9,7 +9,7 @@ import numpy as np
 from gnn_training.contract import SETS_MIN_DENSITY
 from gnn_training.graph import NeighbourLists
 from gnn_training.search import kernels, proofs
-from gnn_training.search.crossover import GENERATION, Parent, children
+from gnn_training.search.crossover import GENERATION, Individual, children
 from gnn_training.search.engine import (
     EMPTY_SLICE,
     Budget,
@@ -127,7 +127,7 @@ def crossover_search(worker: Worker) -> Iterator[int]:
             parents = []
             for colors in island.starts:
                 child = worker.tabucol(colors, island.k, GENERATION)
-                parents.append(Parent(child.conflicts, child.colors, child.ages))
+                parents.append(Individual(child.conflicts, child.colors, child.ages))
                 yield child.work
                 if worker.search.best is not best:
                     break
@@ -180,11 +180,12 @@ def independent_sets(worker: Worker) -> Iterator[int]:
     """
     num_nodes, moves = len(worker.search.best), SET_MOVES
     while True:
-        colors, degree, spent, done = uncolored(worker.lists), np.diff(worker.lists.offsets), 0, 0
+        colors, degree = uncolored(worker.lists), np.diff(worker.lists.offsets)
+        set_work = part_work = 0
         while (colors < 0).sum() > max(PART_SHARE * num_nodes, min(PART_NODES, 0.75 * num_nodes)):
             worker.look_for(0)
             work = kernels.color_independent_set(*worker.lists, colors, degree, moves, worker.rng, worker.stop)
-            spent += work
+            set_work += work
             yield work
         if colors.min() >= 0:
             worker.offer(colors)
@@ -192,9 +193,9 @@ def independent_sets(worker: Worker) -> Iterator[int]:
             part = SubgraphWorker(worker, colors)
             part.offer(part.search.best)
             turns = crossover_search(part)
-            while done <= PART_WORK * spent and part.search.num_colors > 1:
+            while part_work <= PART_WORK * set_work and part.search.num_colors > 1:
                 work = next(turns)
-                done += work
+                part_work += work
                 yield work
         moves = min(3 * moves, LAST_SET_MOVES)
 

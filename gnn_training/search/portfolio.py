@@ -13,7 +13,7 @@ from gnn_training.graph import Graph, NeighbourLists, is_proper
 from gnn_training.network.crossover_weights import zero_weights
 from gnn_training.network.rule import NUM_WEIGHTS
 from gnn_training.search import kernels, proofs
-from gnn_training.search.crossover import Parent, children
+from gnn_training.search.crossover import Individual, children
 from gnn_training.search.engine import Budget, Coloring, ExtraWorker, SearchWeights, improvements, renumbered
 from gnn_training.search.first_colorings import (
     clique_size,
@@ -46,7 +46,7 @@ def compile_all() -> None:
     run_until(0, kernels.dsatur, *path)
     kernels.first_fit(*path, np.arange(3))
     [two] = improvements(path, np.arange(3), Budget(math.inf, lower=2), {tabu_search: 1})
-    parent = Parent(0, two.colors, np.zeros(3, dtype=np.int32))
+    parent = Individual(0, two.colors, np.zeros(3, dtype=np.int32))
     children(path, [parent, parent], 2, zero_weights(1, 1))
     nodes = proofs.largest_clique(*path, 3, 1, NEVER_STOP)[0]
     kernels.branch_and_bound(*path, two.colors, nodes, 1, 1, NEVER_STOP)

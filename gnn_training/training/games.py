@@ -16,7 +16,7 @@ from gnn_training.graph import NeighbourLists
 from gnn_training.network.crossover_network import pairs_of
 from gnn_training.network.crossover_weights import CrossoverWeights
 from gnn_training.search import kernels
-from gnn_training.search.crossover import Parent, crossover, features_of, node_values, stacked
+from gnn_training.search.crossover import Individual, crossover, features_of, node_values, stacked
 from gnn_training.search.engine import Budget, Portfolio, SearchWeights, Worker
 from gnn_training.search.first_colorings import seeded
 from gnn_training.search.methods import crossover_search
@@ -37,7 +37,7 @@ class Pair(NamedTuple):
     graph: int  # position in the packed graphs
     k: int
     colors: np.ndarray  # (2, N) int16
-    ages: np.ndarray  # (2, N) uint16, see `Parent`
+    ages: np.ndarray  # (2, N) uint16, see `Individual`
     origin: np.ndarray  # (CHILDREN, N) int8: the parent (0 or 1) that gave the class of the node, -1 for none
     conflicts: np.ndarray  # (CHILDREN,) int32, left by TabuCol
 
@@ -73,13 +73,13 @@ class Player(Worker):
             next(turns)
         return self.pairs
 
-    def on_generation(self, parents: Sequence[Parent], k: int) -> None:
+    def on_generation(self, parents: Sequence[Individual], k: int) -> None:
         """Count a pair, and record some pairs: evenly spaced ones, at most RECORDED of them."""
         self.num_seen += 1
         if self.num_seen % math.ceil(self.num_pairs / RECORDED) == 0:
             self.record(parents, k)
 
-    def record(self, parents: Sequence[Parent], k: int) -> None:
+    def record(self, parents: Sequence[Individual], k: int) -> None:
         """Make the children of a pair, and keep the pair if their conflicts differ."""
         colors, ages = stacked(parents)
         values = node_values(features_of(*self.lists, colors, ages, k), colors, k, self.weights)
@@ -91,7 +91,7 @@ class Player(Worker):
             conflicts[i] = self.conflicts_left(children[i].copy(), k)
         self.add(parents, k, children, conflicts)
 
-    def add(self, parents: Sequence[Parent], k: int, children: np.ndarray, conflicts: np.ndarray) -> None:
+    def add(self, parents: Sequence[Individual], k: int, children: np.ndarray, conflicts: np.ndarray) -> None:
         """Keep a pair if its children (CHILDREN, N) differ in conflicts. Odd children begin with the second parent."""
         colors, ages = stacked(parents)
         if conflicts.min() < conflicts.max() and not self.search.is_over:
@@ -108,7 +108,10 @@ class Player(Worker):
 
 def batch_of(pairs: Sequence[Pair], dataset: DeviceDataset) -> HeteroData:
     """Return pairs as one batch of PyG on the device."""
-    return Batch.from_data_list([as_data(pair, dataset.lists(pair.graph)) for pair in pairs]).to(dataset.device)
+    batch = Batch.from_data_list([as_data(pair, dataset.lists(pair.graph)) for pair in pairs])
+    if dataset.device.type == "cpu":
+        return batch
+    return batch.pin_memory().to(dataset.device, non_blocking=True)  # the host does not wait
 
 
 def trial_pairs(dataset: DeviceDataset, graphs: np.ndarray, count: int, num_ranks: int) -> PairBatch | None:

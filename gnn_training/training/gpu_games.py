@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gnn_training.search import search_cuda
-from gnn_training.search.crossover import Parent
+from gnn_training.search.crossover import Individual
 from gnn_training.search.gpu_crossover import cross_pairs
 from gnn_training.search.gpu_islands import GpuIsland, IslandBatch
 from gnn_training.training.games import CHILDREN, MOVES, TEMPERATURE, Player
@@ -18,9 +18,9 @@ from gnn_training.training.games import CHILDREN, MOVES, TEMPERATURE, Player
 class GpuPlayer(Player):
     """A player whose pair waits until it can be recorded together with the pairs of other players."""
 
-    waiting: Sequence[Parent] = ()
+    waiting: Sequence[Individual] = ()
 
-    def record(self, parents: Sequence[Parent], k: int) -> None:
+    def record(self, parents: Sequence[Individual], k: int) -> None:
         """Let a pair wait for `GameBatch.cross`."""
         self.waiting = tuple(parents)
 
@@ -28,7 +28,7 @@ class GpuPlayer(Player):
 class GameBatch(IslandBatch):
     """A batch of games, played as by `Player`, each with one island."""
 
-    def cross(self, generation: Sequence[tuple[GpuIsland, list[Parent]]]) -> None:
+    def cross(self, generation: Sequence[tuple[GpuIsland, list[Individual]]]) -> None:
         """Make the next starts, record the waiting pairs, and end the games that have seen all their pairs."""
         super().cross(generation)
         players = {island: island.worker for island, _ in generation if isinstance(island.worker, GpuPlayer)}

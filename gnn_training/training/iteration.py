@@ -6,6 +6,7 @@ from concurrent.futures import Executor, Future, wait
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from gnn_training.errors import MachineError
 from gnn_training.network.crossover_weights import CrossoverWeights
@@ -88,7 +89,7 @@ class Iteration:
         try:
             with GameBatch.on_stream([self.dataset.lists(graph) for graph in graphs], self.weights, device) as batch:
                 batch.search(begun(), batch.capacity(self.dataset.data.dsatur_colors[graphs].tolist()), 1, GENERATION)
-        except MachineError as error:
+        except (MachineError, torch.OutOfMemoryError) as error:
             raise MachineError(f"self-play on {device}: {error}: report it; --self-play 0 leaves it out") from error
         seconds = (time.monotonic() - start) / len(games)
         return [FinishedGame(number, player.pairs, seconds, is_on_gpu=True) for number, player in players.items()]

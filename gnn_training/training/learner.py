@@ -25,6 +25,7 @@ from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
 from gnn_training.network.crossover_network import size_of, squared_errors
 from gnn_training.network.network import SAVED, ColoringNetwork, PredictionOutputs
+from gnn_training.network.rule import NONE_FOUND
 from gnn_training.search.batches import Searcher
 from gnn_training.settings import TrainSettings
 from gnn_training.training.games import PairBatch
@@ -47,6 +48,7 @@ class Learner:
 
     def __init__(self, settings: TrainSettings, search: Searcher, rt: Runtime, num_steps: int):
         self.settings, self.search, self.rt, self.num_steps = settings, search, rt, num_steps
+        self.has_states = True  # whether any rank has states to train the predictions on
         torch.manual_seed(settings.seed)  # the same first weights on every rank
         self.network = ColoringNetwork(settings.width, settings.layers).to(rt.device)
         self.average, self.num_averaged = copy.deepcopy(self.network), 0
@@ -85,9 +87,10 @@ class Learner:
         self.scaler.unscale_(self.optimizer)
         norms = torch.stack([clip_grad_norm_(part, self.settings.clip) for part in self.parts])
         # Step
-        if not pairs:
-            # Neither decay nor momentum may move the crossover network. The schedule sets its rate again.
-            self.optimizer.param_groups[-1]["lr"] = 0.0
+        groups = dict(zip(RATE_SCALES, self.optimizer.param_groups, strict=True))
+        for part, is_trained in (("crossover", pairs), ("predictions", self.has_states)):
+            if not is_trained:  # neither decay nor momentum may move it; the schedule sets its rate again
+                groups[part]["lr"] = 0.0
         self.scaler.step(self.optimizer)
         self.scaler.update(self.fixed_scale)
         self.schedule.step()
@@ -214,6 +217,7 @@ def loss_terms(
     """
     rule, predictions, expected = network(states and states.inputs, pairs and pairs.data)
     terms = dict.fromkeys(LOSS_WEIGHTS, torch.zeros((), device=rule.device))
+    conflicts = conflicts.where(conflicts < NONE_FOUND, 0)  # a search that saves a color in its last round has none
     plus, minus = fewest + PER_LOG_CONFLICT * conflicts.log1p()  # (G,) each, costs
     advantage = (minus - plus) / ((minus - plus).abs() + ADVANTAGE_SCALE)  # (G,) advantage of plus, between -1 and 1
     # The gradient is that of the expected cost, up to a factor. Products and sums stay float32 under autocast.

@@ -51,7 +51,8 @@ class SelfPlay:
             from gnn_training.search.gpu_searches import fitting  # loads numba's CUDA
             from gnn_training.training.gpu_games import slots
 
-            self.fits_gpu, self.slots = fitting(data.num_nodes, data.dsatur_colors, rt.device), slots(rt.device)
+            self.fits_gpu = fitting(data.num_nodes, data.dsatur_colors, rt.device)
+            self.slots = slots(rt.device) if self.fits_gpu[graphs].any() else 0
         self._pool = ThreadPoolExecutor(torch.get_num_threads())
         self._iteration: Iteration | None = None  # the one being played
 
@@ -128,7 +129,9 @@ class SelfPlay:
         pairs, seconds = [pair for game in played for pair in game.pairs], sum(game.seconds for game in played)
         if not self.games:  # as many as the minutes allow on all GPUs or threads
             players = sum(rt.gather(1 if self.slots else torch.get_num_threads()))
-            timed = [game.seconds for game in played if game.is_on_gpu == (self.slots > 0)] or [seconds]
+            timed = [game.seconds for game in played if game.is_on_gpu == (self.slots > 0)] or [
+                game.seconds for game in played
+            ]
             left = 60 * self.settings.self_play * players / sum(timed) * len(timed) - len(played)
             self.games = max(1, round(left / (ITERATIONS - 1)))
         self.buffer.add(self.num_played, pairs)

@@ -35,7 +35,9 @@ def prepare(settings: TrainSettings, data: PackedGraphs, rt: Runtime) -> tuple[G
     """Return what the steps of a training need; the monitor times the searches of the learner."""
     loader, monitor = GraphLoader(settings, data, rt), Monitor(searcher_for(data, rt.device), rt)
     num_steps = settings.num_steps(loader.sampler.graphs_per_step)
-    return loader, monitor, Learner(settings, monitor.search, rt, num_steps)
+    learner = Learner(settings, monitor.search, rt, num_steps)
+    learner.has_states = len(loader.state_sampler.indices) > 0
+    return loader, monitor, learner
 
 
 class Trainer:
