@@ -37,13 +37,12 @@ from gnn_training.network.network import initial_rule
 from gnn_training.onnx_program.session import Model
 from gnn_training.processes import die_with_parent
 from gnn_training.ranks import launch
-from gnn_training.search.batches import searcher_for
 from gnn_training.search.crossover import GENERATION
 from gnn_training.search.search_kernel import search_child
 from gnn_training.settings import PresetName, TrainSettings, from_preset
 from gnn_training.training.loader import DeviceDataset
 from gnn_training.training.self_check import MIN_AGREEMENT, self_check
-from gnn_training.training.trainer import prepare
+from gnn_training.training.trainer import prepare, searcher_for
 
 log = logging.getLogger("gnn_training")
 GIB = 2**30

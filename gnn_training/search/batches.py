@@ -4,7 +4,6 @@ The cores of a CPU search graph after graph in compiled loops. An NVIDIA GPU run
 thread block, and makes the same moves. With any other GPU, the cores of the CPU do the searches.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,8 +17,6 @@ from torch import Tensor
 
 from gnn_training.graph import NeighbourLists
 from gnn_training.search.search_kernel import SearchTask, search_graph
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -48,17 +45,6 @@ Searcher = Callable[[Tensor, SearchBatch, int], tuple[Tensor, Tensor]]
 def has_kernels(device: torch.device) -> bool:
     """Whether searches can run on a device in thread blocks."""
     return device.type == "cuda" and not torch.version.hip and find_spec("numba_cuda") is not None
-
-
-def searcher_for(data: GraphStore, device: torch.device) -> Searcher:
-    """Return the fastest searcher for a device."""
-    if has_kernels(device):
-        from gnn_training.search.gpu_searches import BlockSearcher  # loads numba's CUDA
-
-        return BlockSearcher(data, device)
-    if device.type != "cpu":
-        log.warning("the cores of the CPU do the searches: on GPUs, they need NVIDIA's and the package numba-cuda")
-    return search_on_cpu
 
 
 @torch.no_grad()

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 
+import torch
+
 from gnn_training import run_files
 from gnn_training.console import duration
 from gnn_training.data.packed import PackedGraphs
@@ -15,7 +17,7 @@ from gnn_training.errors import StorageError, UserError
 from gnn_training.files import damaged, write_text
 from gnn_training.network.crossover_network import CrossoverNetwork
 from gnn_training.network.network import ColoringNetwork
-from gnn_training.search.batches import searcher_for
+from gnn_training.search.batches import Searcher, has_kernels, search_on_cpu
 from gnn_training.settings import EVALUATIONS, TrainSettings
 from gnn_training.training import checkpoint
 from gnn_training.training.learner import Learner
@@ -29,6 +31,17 @@ from gnn_training.training.validation import PairValidation, Validation, explain
 
 log = logging.getLogger(__name__)
 SYNC_STEPS = 10  # steps between two reads of what a GPU has computed; each read waits for it
+
+
+def searcher_for(data: PackedGraphs, device: torch.device) -> Searcher:
+    """Return the fastest searcher for a device."""
+    if has_kernels(device):
+        from gnn_training.search.gpu_searches import BlockSearcher  # loads numba's CUDA
+
+        return BlockSearcher(data, device)
+    if device.type != "cpu":
+        log.warning("the cores of the CPU do the searches: on GPUs, they need NVIDIA's and the package numba-cuda")
+    return search_on_cpu
 
 
 def prepare(settings: TrainSettings, data: PackedGraphs, rt: Runtime) -> tuple[GraphLoader, Monitor, Learner]:
