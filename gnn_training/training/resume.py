@@ -69,10 +69,12 @@ def load_named(run: Path, path: Path) -> dict:
 
 def copy_games(run: Path, path: Path) -> None:
     """Copy the games of self-play of a checkpoint in another folder. They lie beside it or one folder above."""
+    if path.parent == Path():
+        return
     target = run / run_files.GAMES_FOLDER
     for folder in (path.parent, path.parent / target.name, path.parent.parent / target.name):
         games = sorted(folder.glob(run_files.GAMES))
-        if games and folder.resolve() != target.resolve() and path.parent != Path():
+        if games and folder.resolve() != target.resolve():
             with storage_errors(target):
                 target.mkdir(exist_ok=True)
                 for each in games:

@@ -129,10 +129,9 @@ class SelfPlay:
         pairs, seconds = [pair for game in played for pair in game.pairs], sum(game.seconds for game in played)
         if not self.games:  # as many as the minutes allow on all GPUs or threads
             players = sum(rt.gather(1 if self.slots else torch.get_num_threads()))
-            timed = [game.seconds for game in played if game.is_on_gpu == (self.slots > 0)] or [
-                game.seconds for game in played
-            ]
-            left = 60 * self.settings.self_play * players / sum(timed) * len(timed) - len(played)
+            timed = [game for game in played if game.is_on_gpu == (self.slots > 0)] or played
+            timed_seconds = sum(game.seconds for game in timed)
+            left = 60 * self.settings.self_play * players / timed_seconds * len(timed) - len(played)
             self.games = max(1, round(left / (ITERATIONS - 1)))
         self.buffer.add(self.num_played, pairs)
         if rt.is_main:
